@@ -1,0 +1,207 @@
+"""What crosses between an engine and the scheduler core.
+
+The core knows requests, tokens, KV lengths and passes. It knows no engine, no torch and no clock, so the SGLang
+adapter, a simulator and other engines drive the same code. An engine calls, once a pass and in this order::
+
+    begin(changed rows, ids alive) -> plan_admissions(limits) -> settle(reused, refused) -> plan_decode(limits)
+
+``enqueue``, ``leave`` and ``forget`` may come at any time between two passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol
+
+Buffer = Any  # an object with the buffer protocol (array('q'), NumPy int64 ...) or a sequence of int
+
+
+class Phase(IntEnum):
+    """Where a request stands. PARKED: alive, its KV kept on device or host, not decoding."""
+
+    WAITING = 0
+    PREFILLING = 1
+    DECODING = 2
+    PARKED = 3
+
+
+@dataclass(slots=True)
+class Request:
+    """A request as the engine hands it in, when it enters (or re-enters) the waiting queue.
+
+    Give either ``tokens`` (segments that are hashed one after the other; no copy, no buffer is kept) or ``levels``
+    (ready-made cumulative chunk hashes, of ``level_tokens`` tokens each).
+    """
+
+    id: int
+    """Dense, chosen by the adapter, unique among the requests alive; the same when a retracted request comes back."""
+    length: int
+    """Tokens in all (prompt, and output so far after a retraction)."""
+    arrival: tuple[int, int]
+    """(scheduled tokens when it first arrived, sequence number): unique, equal on all ranks, kept on retraction."""
+    tokens: Sequence[Buffer] | None = None
+    levels: Buffer | None = None
+    level_tokens: int = 0
+    reserve: int = 0
+    """KV tokens the engine sets aside for its output on admission."""
+    namespace: tuple[str | None, ...] = ()
+    """LoRA id, extra key, cache salt: requests share KV only within one namespace; None differs from ''."""
+    shareable: int | None = None
+    """Tokens, from the start, that may ever be shared; None: all."""
+    leads: bool = True
+    """Whether its KV will be published for others (False: nobody is made to wait for it)."""
+    max_new: int = 0
+    lane: int = 0
+    predicted_new: int | None = None
+
+
+class Row(NamedTuple):
+    """A change in what the engine holds of one running request. Rows that did not change need not be told."""
+
+    id: int
+    phase: Phase
+    published: int
+    """Tokens of its prefix whose KV other requests can reuse now; told by the adapter, never inferred."""
+    private: int = 0
+    """Device tokens that parking it frees and resuming it needs."""
+    settled: bool = True
+    """Nothing of it is in flight."""
+    grown: Buffer | None = None
+    """Output tokens not told yet."""
+    must_decode: bool = False
+    """It is being aborted, or is otherwise not to be held back."""
+    batch: int = 0
+    """Pipeline micro-batch."""
+
+
+class Segment(NamedTuple):
+    """Rows ``first .. first + count`` of the decode order hold the KV tokens ``start .. end`` in common."""
+
+    first: int
+    count: int
+    start: int
+    end: int
+
+
+class View(NamedTuple):
+    """What gates and selectors see of the running batch."""
+
+    order: Sequence[int]
+    """Running rows, depth-first by path: siblings are neighbours."""
+    shared: Sequence[int]
+    """``shared[i]``: published tokens that row i has in common with row i - 1."""
+    total_kv: int
+    distinct_kv: int
+    tip_chunks: int
+    waiting: int
+    held: int
+
+
+@dataclass(slots=True)
+class Limits:
+    """What this pass may spend. All counts in tokens, but ``rows``."""
+
+    kv_tokens: int
+    """Free and evictable KV, after the engine's own reservations."""
+    rows: int
+    """Requests that may still be admitted."""
+    prefill_tokens: int
+    """Tokens this pass may prefill; the last request named may exceed it and be chunked."""
+    step_tokens: int = 0
+    host_tokens: int = 0
+    link_tokens: int = 0
+    idle: bool = False
+    """No row decodes in this pass, no chunked request, no result in flight."""
+    may_stop: bool = True
+    """Whether the gate is asked (False for prefill-only work: no decode step would follow)."""
+    may_choose_rows: bool = False
+    may_park: bool = False
+    lane: int | None = None
+
+
+class Candidate(NamedTuple):
+    """A request named for admission, with its effect on the batch as formed before it."""
+
+    id: int
+    uncomputed: int
+    """Tokens it must prefill, as far as the core knows."""
+    add_total: int
+    """KV tokens it adds to the batch, shared or not."""
+    add_distinct: int
+    """KV tokens it adds that no running row holds."""
+    chunks_before: int
+    """Tip depth of the batch before it (chunks common to all running rows)."""
+    chunks_after: int
+    peers: int
+    """Waiting requests that share the tip at ``chunks_after``."""
+
+
+class Admissions(NamedTuple):
+    """The plan of a pass: admit ``order``, in that order, and then nobody else."""
+
+    order: list[Candidate]
+    held: int
+    """Waiting requests held back because what they need is being prefilled."""
+    kept: int
+    """Rows kept free for them."""
+    skipped: int
+    """Requests looked at that did not fit."""
+    stop: str | None
+    """Why the plan ended before the limits did (for the log); None: it did not."""
+
+
+class Decode(NamedTuple):
+    """Which rows decode, in what order, and what they share."""
+
+    rows: list[int]
+    park: list[int]
+    resume: list[int]
+    sharing: tuple[Segment, ...]
+
+
+class Step(NamedTuple):
+    """One forward step, as the leader rank measured it (the same data on every rank)."""
+
+    seq: int
+    kind: str
+    seconds: float
+    tokens: int
+    requests: int
+    total_kv: int
+    distinct_kv: int
+    longest_kv: int
+    moved_tokens: int = 0
+
+
+class Gate(Protocol):
+    """Decides how many of the planned candidates to admit."""
+
+    name: str
+
+    def cut(self, view: View, candidates: Sequence[Candidate]) -> int: ...
+    def observe(self, step: Step) -> None: ...
+
+
+class Selector(Protocol):
+    """Decides which rows decode; None: the same rows as before."""
+
+    def select(self, view: View, limits: Limits) -> Decode | None: ...
+
+
+class Core(Protocol):
+    """The scheduler core as an engine adapter sees it."""
+
+    @property
+    def scheduled_tokens(self) -> int: ...
+    def enqueue(self, request: Request) -> None: ...
+    def leave(self, id: int, produced: int | None) -> None: ...
+    def begin(self, changed: Iterable[Row], alive: Iterable[int]) -> None: ...
+    def plan_admissions(self, limits: Limits) -> Admissions: ...
+    def settle(self, reused: Mapping[int, int], refused: Mapping[int, str]) -> None: ...
+    def plan_decode(self, limits: Limits) -> Decode: ...
+    def observe(self, steps: Iterable[Step]) -> None: ...
+    def forget(self) -> None: ...
+    def check_integrity(self) -> None: ...
+    def state(self) -> dict[str, Any]: ...
