@@ -27,10 +27,20 @@ def activate() -> str | None:
 
 def why_not() -> str | None:
     """Why the platform stands back when nobody names it, in one clause; None: it does not."""
+    return claimed() or accelerator()
+
+
+def claimed() -> str | None:
+    """Who else is to serve on this machine, in one clause; None: nobody was asked."""
     if os.environ.get("SGLANG_USE_CPU_ENGINE"):
         return "SGLANG_USE_CPU_ENGINE is set: SGLang's own CPU engine was asked for"
     if others := sorted(point.name for point in entry_points(group=GROUP) if point.name != NAME):
         return f"another platform plugin is installed: {', '.join(others)}"
+    return None
+
+
+def accelerator() -> str | None:
+    """The accelerator that PyTorch finds, in one clause; None: there is none. Imports torch."""
     import torch
 
     if torch.accelerator.is_available():
