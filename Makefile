@@ -1,0 +1,67 @@
+# Needs Python >= 3.11, cargo and make; everything else is put into .venv/ by `make setup`, on which every verb depends.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/feather-sglang
+
+# On a small, busy machine a second OpenMP thread costs more than it brings, and importing torch without byte code takes
+# longer than most tests.
+export OMP_NUM_THREADS ?= 1
+export HF_HUB_OFFLINE ?= 1
+export PYTHONPYCACHEPREFIX ?= $(CACHE)/pycache
+unexport PYTHONDONTWRITEBYTECODE
+
+RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find cht-rs -name '*.rs' -o -name Cargo.toml)
+
+.PHONY: help setup test check lock clean
+
+help: ## List the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMPS)/model ## Create .venv/ with SGLang, both distributions (the extension built for release) and the model
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than 3.11: make PYTHON=python3.11 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^uv==' requirements.txt)"
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/requirements: requirements.txt $(STAMPS)/venv
+	$(BIN)/uv pip install --python $(BIN)/python --requirement requirements.txt
+	@touch $@
+
+$(STAMPS)/platform: cpu-platform/pyproject.toml $(STAMPS)/requirements
+	$(BIN)/uv pip install --python $(BIN)/python --no-deps --no-build-isolation --editable cpu-platform
+	@touch $@
+
+$(STAMPS)/extension: $(RUST) pyproject.toml $(STAMPS)/requirements
+	$(BIN)/uv pip install --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(STAMPS)/model: $(STAMPS)/extension $(STAMPS)/platform
+	$(BIN)/feather model
+	@touch $@
+
+test: setup ## Run every test
+	cargo test --quiet --workspace
+	$(BIN)/python -m pytest
+
+check: setup ## Lint, format, types and the fast tests: under three minutes
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets --all-features -- --deny warnings
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	MYPYPATH=python $(BIN)/python -m mypy.stubtest feather_sglang._cht
+	$(BIN)/python -m pytest -m "not slow"
+
+lock: setup ## Resolve requirements.in into requirements.txt (`uv` keeps what is pinned; UPGRADE=1 does not)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url \
+		--no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
+		requirements.in --output-file requirements.txt
+
+clean: ## Remove the environment and what was built
+	rm -rf $(VENV) target dist python/feather_sglang/_cht*.so
