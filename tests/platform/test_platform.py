@@ -1,0 +1,60 @@
+"""The platform inside SGLang, each in a process of its own: SGLang resolves a platform once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from feather_sglang.cli import server
+
+pytestmark = pytest.mark.slow
+
+
+def run(program: str, **environment: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=server.quick_environment() | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("environment", [{}, {"SGLANG_PLATFORM": "feather_cpu"}], ids=["unnamed", "named"])
+def test_sglang_resolves_it_and_the_policy_still_loads(environment: dict[str, str]) -> None:
+    """SGLang drops the plugins of every distribution that owns a platform other than the one named."""
+    program = """
+from sglang.srt.plugins import load_plugins
+load_plugins()
+from sglang.srt.platforms import current_platform
+print(type(current_platform).__module__, current_platform.is_out_of_tree(), current_platform.device_type)
+print(current_platform.get_default_attention_backend())
+import argparse
+from sglang.srt.server_args import ServerArgs
+parser = argparse.ArgumentParser()
+ServerArgs.add_cli_args(parser)
+print("feather" in parser._option_string_actions["--schedule-policy"].choices)
+"""
+    assert run(program, **environment) == ["feather_sglang_cpu.platform True cpu", "torch_native", "True"]
+
+
+def test_pinned_memory_is_ordinary_memory() -> None:
+    program = """
+import torch
+before = torch.tensor([1, 2], dtype=torch.int32)
+from feather_sglang_cpu.pinning import ignore_pinning
+ignore_pinning()
+ignore_pinning()
+pinned = torch.tensor([1, 2], dtype=torch.int32, pin_memory=True)
+print(torch.equal(before, pinned), pinned.is_pinned(), pinned.dtype)
+print(torch.zeros((2, 3), pin_memory=True).shape, torch.arange(3, pin_memory=True).pin_memory().tolist())
+print(torch.empty_like(before, pin_memory=True).shape, torch.zeros(2).pin_memory().tolist())
+"""
+    assert run(program) == [
+        "True False torch.int32",
+        "torch.Size([2, 3]) [0, 1, 2]",
+        "torch.Size([2]) [0.0, 0.0]",
+    ]
