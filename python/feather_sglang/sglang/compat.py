@@ -1,0 +1,105 @@
+"""Whether this SGLang is one the plugin knows, and whether every hook is in place.
+
+A scheduler that is hooked in part would order requests by half of the rules, so it is refused at its start
+(or serves first come, first served, where ``--feather-on-mismatch fcfs`` says so).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import pkgutil
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+supported_versions: tuple[str, ...] = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
+
+_REQUEST = "sglang.srt.managers.schedule_batch.Req.__init__"
+_REQUEST_NEEDS = ("lora_id", "extra_key", "cache_salt", "positional_embed_overrides", "input_embeds")
+_ROWS = "sglang.srt.managers.scheduler.Scheduler.get_num_allocatable_reqs"
+
+
+class Hook(NamedTuple):
+    """One hook, as SGLang's ``HookRegistry`` takes it."""
+
+    target: str
+    """Dotted path of the function that is hooked."""
+    kind: str
+    """``before``, ``after`` or ``around``."""
+    function: Callable[..., Any]
+    needs: tuple[str, ...] = ()
+    """Parameters that the target must have."""
+
+
+def installed_version() -> str:
+    """The version of the installed SGLang; ``none`` without one."""
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def check_version(version: str | None = None) -> list[str]:
+    """What is wrong with the version of SGLang, in one clause each.
+
+    :param version: another than the installed one.
+    """
+    version = version or installed_version()
+    if version in supported_versions:
+        return []
+    known = f"{supported_versions[0]} to {supported_versions[-1]}"
+    return [f"SGLang {version} is not one of the versions it was tested with ({known})"]
+
+
+def check_hooks(live: bool = True) -> list[str]:
+    """What is wrong with the scheduler's hooks in this process, in one clause each.
+
+    It imports SGLang's scheduler. With ``live`` every hook must be in the path of its target's calls; without, it is
+    enough that the targets exist and have the parameters that the hooks rely on.
+    """
+    from feather_sglang.sglang.plugin import scheduler_hooks
+
+    problems = []
+    for hook in scheduler_hooks():
+        try:
+            target = _resolve(hook.target)
+        except (AttributeError, ImportError):
+            problems.append(f"{hook.target} does not exist")
+            continue
+        if lacking := [name for name in hook.needs if name not in _parameters(target)]:
+            problems.append(f"{hook.target} has no parameter {', '.join(lacking)}")
+        elif live and not _is_hooked(target, hook.function):
+            problems.append(f"the hook on {hook.target} is not in place")
+    try:
+        lacking = [name for name in _REQUEST_NEEDS if name not in _parameters(_resolve(_REQUEST))]
+    except (AttributeError, ImportError):
+        lacking = list(_REQUEST_NEEDS)
+    if lacking:
+        problems.append(f"a request has no {', '.join(lacking)}")
+    return problems
+
+
+def counts_held_rows() -> bool:
+    """Whether this SGLang's count of free rows wants to be told of rows that admitted requests already have (0.5.23)."""
+    return "num_held_rows" in _parameters(_resolve(_ROWS))
+
+
+def _resolve(target: str) -> Any:
+    owner, name = target.rsplit(".", 1)
+    function = getattr(pkgutil.resolve_name(owner), name)
+    return getattr(function, "__func__", function)
+
+
+def _parameters(function: Any) -> list[str]:
+    return list(inspect.signature(inspect.unwrap(function)).parameters)
+
+
+def _is_hooked(function: Any, hook: Callable[..., Any]) -> bool:
+    """Whether a call of ``function`` comes to ``hook``: SGLang's wrappers keep it in their closure, and what they wrap
+    in ``__wrapped__``."""
+    while function is not None:
+        for cell in getattr(function, "__closure__", None) or ():
+            if cell.cell_contents is hook:
+                return True
+        function = getattr(function, "__wrapped__", None)
+    return False

@@ -1,0 +1,96 @@
+"""The functions that SGLang calls, one a hook. Each hands over to the adapter, if there is one at work.
+
+A scheduler that runs another policy has no adapter, and every hook is then exactly the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from feather_sglang.sglang import start
+from feather_sglang.sglang.adapter import Adapter
+from feather_sglang.sglang.options import POLICY
+
+
+def _adapter_of(scheduler: Any) -> Adapter | None:
+    adapter: Adapter | None = scheduler.__dict__.get("feather")
+    return adapter if adapter is not None and adapter.fallen is None else None
+
+
+def choose_policy(original: Callable[..., Any], policy: Any, name: str, *rest: Any, **named: Any) -> Any:
+    """AROUND ``SchedulePolicy._validate_and_adjust_policy``.
+
+    SGLang's enumeration of policies cannot be extended, and first come, first served is the one that leaves the queue
+    alone. Here every hook is checked, so that one that is lost elsewhere is found out.
+
+    :raises MismatchError: see ``start.refuse_or_stand_back``.
+    """
+    if name == POLICY:
+        from sglang.srt.runtime_context import get_server_args
+
+        start.refuse_or_stand_back(get_server_args())
+        name = "fcfs"
+    return original(policy, name, *rest, **named)
+
+
+def scheduler_started(result: Any, scheduler: Any, *args: Any, **named: Any) -> None:
+    """AFTER ``Scheduler.__init__``."""
+    start.activate(scheduler)
+
+
+def admission_pass(original: Callable[..., Any], scheduler: Any, *args: Any, **named: Any) -> Any:
+    """AROUND ``Scheduler._get_new_batch_prefill_raw``."""
+    adapter = _adapter_of(scheduler)
+    if adapter is None:
+        return original(scheduler, *args, **named)
+    adapter.open()
+    batch = None
+    try:
+        result = original(scheduler, *args, **named)
+        batch = result[0]
+        return result
+    finally:
+        adapter.close(batch)
+
+
+def order_queue(
+    original: Callable[..., Any], policy: Any, waiting_queue: Any, running_batch: Any = None, *args: Any, **named: Any
+) -> None:
+    """AROUND ``SchedulePolicy.calc_priority``. Without a running batch (diffusion models) there is nothing to plan."""
+    original(policy, waiting_queue, running_batch, *args, **named)
+    if Adapter.current is not None and running_batch is not None:
+        Adapter.current.order(waiting_queue, running_batch)
+
+
+def adder_built(result: Any, adder: Any, *args: Any, **named: Any) -> None:
+    """AFTER ``PrefillAdder.__init__``."""
+    if Adapter.current is not None:
+        Adapter.current.built(adder)
+
+
+def before_decode(scheduler: Any, *args: Any, **named: Any) -> None:
+    """BEFORE ``Scheduler.update_running_batch``."""
+    adapter = _adapter_of(scheduler)
+    if adapter is not None:
+        adapter.before_decode(args[0] if args else named["batch"])
+
+
+def flushed(result: Any, scheduler: Any, *args: Any, **named: Any) -> None:
+    """AFTER ``Scheduler.flush_cache``, which says whether it did."""
+    adapter = _adapter_of(scheduler)
+    if adapter is not None and result:
+        adapter.flushed()
+
+
+def internal_state(result: Any, scheduler: Any, *args: Any, **named: Any) -> None:
+    """AFTER ``Scheduler.get_internal_state``."""
+    state = start.state_of(scheduler)
+    if state is not None:
+        result.internal_state["feather"] = state
+
+
+def lora_draining(drainer: Any, waiting_queue: Any, *args: Any, **named: Any) -> Any:
+    """BEFORE ``LoRADrainer.update_draining_state``: it counts the queue before the loop does, and gets a copy so that
+    it sees all of it, and not the plan."""
+    return (drainer, waiting_queue[:], *args), named

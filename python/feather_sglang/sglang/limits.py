@@ -1,0 +1,65 @@
+"""What one pass may spend, read from the ``PrefillAdder`` that will spend it.
+
+The adder exists when the queue is first looked at, and the chunked request of the pass before has already taken its
+share of it, so its own counters are the exact budgets on every supported version.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feather_sglang.core.interface import Limits
+
+UNLIMITED = 1 << 40
+"""Prefill tokens of a pass where SGLang sets no limit."""
+
+
+def is_idle(scheduler: Any, running: list[Any], adder: Any) -> bool:
+    """Whether nothing decodes in this pass, no chunk goes on, and no result is in flight."""
+    return not (running or scheduler.chunked_req is not None or adder.can_run_list or scheduler.result_queue)
+
+
+def may_stop(scheduler: Any, running_batch: Any) -> bool:
+    """Whether a decode step would follow a pass that stops early: prefill-only work would spin instead."""
+    return bool(
+        scheduler.is_generation
+        and not running_batch.is_prefill_only
+        and scheduler.disaggregation_mode.value == "null"
+    )
+
+
+def prefill_tokens(adder: Any) -> int:
+    """Prompt tokens that this pass may still compute. Without chunking the limit is on whole prompts."""
+    tokens = adder.rem_input_tokens
+    if adder.rem_chunk_tokens is not None:
+        tokens = min(tokens, adder.rem_chunk_tokens)
+    return int(min(tokens, UNLIMITED))
+
+
+def free_rows(scheduler: Any, running_batch: Any, adder: Any, counts_held_rows: bool) -> int:
+    """Requests that may still join, as the loop in ``Scheduler._get_new_batch_prefill_raw`` counts them.
+
+    :param counts_held_rows: whether this version wants to be told of rows that a continuing chunk already has.
+    """
+    taken = adder.can_run_list
+    held = {"num_held_rows": sum(req.kv.holds_kv for req in taken)} if counts_held_rows else {}
+    rows = scheduler.get_num_allocatable_reqs(len(running_batch.reqs), running_batch=running_batch, **held)
+    if adder.prefill_max_requests is not None:
+        rows = min(rows, adder.prefill_max_requests)
+    return int(rows) - len(taken)
+
+
+def limits_of(
+    scheduler: Any, running: list[Any], running_batch: Any, adder: Any, *, counts_held_rows: bool
+) -> Limits:
+    """The budgets of this pass.
+
+    :param running: every row that the engine runs, of all micro-batches.
+    """
+    return Limits(
+        kv_tokens=int(adder.rem_total_tokens),
+        rows=free_rows(scheduler, running_batch, adder, counts_held_rows),
+        prefill_tokens=prefill_tokens(adder),
+        idle=is_idle(scheduler, running, adder),
+        may_stop=may_stop(scheduler, running_batch),
+    )

@@ -1,0 +1,191 @@
+"""The plugin's options: where they come from, and whether they are good.
+
+Command line > YAML (SGLang's ``--config``, which it merges into the command line) > environment > default. ``Engine``
+takes no unknown arguments: there it is the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from feather_sglang.core.settings import Settings
+
+POLICY = "feather"
+"""The choice of ``--schedule-policy``."""
+
+TOKENS_PER_SECOND = 10_000
+"""What a second of ``--feather-max-wait`` is taken for, in scheduled tokens (prefill and decode)."""
+
+DISABLE = "FEATHER_DISABLE"
+"""The variable that keeps the choice ``feather`` valid and serves first come, first served."""
+
+_SMALLEST_CHUNK = 64
+
+
+class OptionError(ValueError):
+    """A bad option. The message is one line: what it is, what was expected, what to do."""
+
+
+class Flag(NamedTuple):
+    """One option, on the command line, in YAML and in the environment."""
+
+    name: str
+    read: Callable[[str], Any]
+    expects: str
+    """What a value is, for messages and ``--help``."""
+    default: Any
+    help: str
+
+    @property
+    def option(self) -> str:
+        return "--feather-" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "FEATHER_" + self.name.upper()
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError(text)
+        return text
+
+    return read
+
+
+FLAGS: tuple[Flag, ...] = (
+    Flag(
+        "order",
+        _one_of("held", "missing"),
+        "{held,missing}",
+        "held",
+        "Which request comes next. held: the oldest, unless running rows hold much more of another; missing: the one "
+        "that adds the fewest tokens to the batch, aged by --feather-aging.",
+    ),
+    Flag(
+        "gate",
+        _one_of("never", "static"),
+        "{never,static}",
+        "never",
+        "When to stop filling the batch before it is full.",
+    ),
+    Flag(
+        "chunk_size",
+        int,
+        "TOKENS",
+        None,
+        "Granularity of the prefix index, a multiple of the page size. Default: the smallest that is at least 64.",
+    ),
+    Flag("aging", float, "RATE", None, "With --feather-order missing: tokens that one scheduled token of age is worth."),
+    Flag(
+        "barrier_min",
+        int,
+        "TOKENS",
+        256,
+        "Prompt tokens that waiting for a prefix which is being computed must save.",
+    ),
+    Flag(
+        "max_wait",
+        float,
+        "SECONDS",
+        30.0,
+        "How long others may be admitted before a request that fits. A second counts as "
+        f"{TOKENS_PER_SECOND} scheduled tokens.",
+    ),
+    Flag(
+        "on_mismatch",
+        _one_of("refuse", "fcfs"),
+        "{refuse,fcfs}",
+        "refuse",
+        "What to do with an SGLang that the plugin does not know or cannot hook: end with a message, or serve first "
+        "come, first served.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of one server; a None is decided later (chunk size) or by the core (ageing)."""
+
+    order: str
+    gate: str
+    chunk_size: int | None
+    aging: float | None
+    barrier_min: int
+    max_wait: float
+    on_mismatch: str
+
+
+def read_options(flags: Mapping[str, str], environment: Mapping[str, str]) -> Options:
+    """The options, each from the first place that names it.
+
+    :param flags: what the command line and its YAML gave, by name.
+    :raises OptionError: if a value cannot be read.
+    """
+    values: dict[str, Any] = {}
+    for flag in FLAGS:
+        source, text = flag.option, flags.get(flag.name)
+        if text is None:
+            source, text = flag.variable, environment.get(flag.variable) or None
+        if text is None:
+            values[flag.name] = flag.default
+            continue
+        try:
+            values[flag.name] = flag.read(text)
+        except ValueError:
+            raise OptionError(f"{source} is {text!r}; expected {_expected(flag)}. Give one, or leave it out.") from None
+    return Options(**values)
+
+
+def _expected(flag: Flag) -> str:
+    kind = {int: "a whole number of", float: "a number, in"}.get(flag.read)  # type: ignore[call-overload]
+    return f"{kind} {flag.expects.lower()}" if kind else f"one of {flag.expects.strip('{}').replace(',', ', ')}"
+
+
+def is_disabled(environment: Mapping[str, str]) -> bool:
+    """Whether ``FEATHER_DISABLE`` is set, to anything but 0 or false."""
+    return environment.get(DISABLE, "").strip().lower() not in ("", "0", "false")
+
+
+def chunk_size_of(options: Options, page_size: int) -> int:
+    """Tokens of an index chunk: as asked for, or the smallest multiple of the page size that is at least 64.
+
+    :raises OptionError: if what was asked for is not a positive multiple of the page size: only whole pages are
+        shared, so a chunk must end where a page does.
+    """
+    if options.chunk_size is None:
+        return -(-_SMALLEST_CHUNK // page_size) * page_size
+    if options.chunk_size <= 0 or options.chunk_size % page_size:
+        raise OptionError(
+            f"--feather-chunk-size is {options.chunk_size}; expected a positive multiple of the page size "
+            f"({page_size}). Try {max(1, round(options.chunk_size / page_size)) * page_size}, or leave it out."
+        )
+    return options.chunk_size
+
+
+def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key: tuple[int, int]) -> Settings:
+    """The core's settings.
+
+    :param page_size: tokens of a page of the KV pool.
+    :param kv_capacity: tokens of the KV pool.
+    :raises OptionError: if the core refuses a value.
+    """
+    aging = {} if options.aging is None else {"aging": options.aging}
+    try:
+        return Settings(
+            order=options.order,
+            gate=options.gate,
+            chunk_size=chunk_size_of(options, page_size),
+            barrier_min=options.barrier_min,
+            max_wait_tokens=int(options.max_wait * TOKENS_PER_SECOND),
+            kv_capacity=kv_capacity,
+            hash_key=hash_key,
+            **aging,
+        )
+    except OptionError:
+        raise
+    except (ValueError, OverflowError) as error:
+        raise OptionError(str(error)) from None

@@ -1,0 +1,68 @@
+"""The entry point ``sglang.srt.plugins``: what is hooked, in which process.
+
+SGLang calls ``register`` in every process it starts, before arguments are read. Applying a hook imports its target, so
+what belongs to the scheduler is hooked only where the scheduler is loaded already: in its own process, in the data
+parallel controller and where an ``Engine`` is made, but not in a launcher or a detokenizer.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from feather_sglang.sglang.compat import Hook
+
+SCHEDULER = "sglang.srt.managers.scheduler"
+_POLICY = "sglang.srt.managers.schedule_policy"
+_ARGS = "sglang.srt.server_args.ServerArgs"
+
+
+def argument_hooks() -> list[Hook]:
+    """The hooks of every process: flags, and their validation before a child is started."""
+    from feather_sglang.sglang import arguments
+
+    return [
+        Hook(f"{_ARGS}.add_cli_args", "after", arguments.add_flags),
+        Hook(f"{_ARGS}.from_cli_args", "after", arguments.keep_flags),
+        Hook(f"{_ARGS}.check_server_args", "after", arguments.check),
+        Hook(
+            "sglang.srt.utils.server_args_config_parser.ConfigArgumentMerger.merge_config_with_args",
+            "around",
+            arguments.read_config,
+        ),
+    ]
+
+
+def scheduler_hooks() -> list[Hook]:
+    """The hooks of the scheduler's process, with the parameters that each of them relies on."""
+    from feather_sglang.sglang import hooks
+
+    scheduler = f"{SCHEDULER}.Scheduler"
+    return [
+        Hook(f"{_POLICY}.SchedulePolicy._validate_and_adjust_policy", "around", hooks.choose_policy, ("policy",)),
+        Hook(
+            f"{_POLICY}.SchedulePolicy.calc_priority", "around", hooks.order_queue, ("waiting_queue", "running_batch")
+        ),
+        Hook(f"{_POLICY}.PrefillAdder.__init__", "after", hooks.adder_built, ("running_batch", "rem_input_tokens")),
+        Hook(f"{scheduler}.__init__", "after", hooks.scheduler_started, ("server_args",)),
+        Hook(f"{scheduler}._get_new_batch_prefill_raw", "around", hooks.admission_pass, ("running_batch",)),
+        Hook(f"{scheduler}.update_running_batch", "before", hooks.before_decode, ("batch",)),
+        Hook(f"{scheduler}.flush_cache", "after", hooks.flushed),
+        Hook(f"{scheduler}.get_internal_state", "after", hooks.internal_state, ("recv_req",)),
+        Hook(
+            "sglang.srt.lora.lora_drainer.LoRADrainer.update_draining_state",
+            "before",
+            hooks.lora_draining,
+            ("waiting_queue",),
+        ),
+    ]
+
+
+def register() -> None:
+    """Register the hooks of this process; SGLang applies them when all plugins are loaded."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    hooks = argument_hooks()
+    if SCHEDULER in sys.modules:
+        hooks += scheduler_hooks()
+    for hook in hooks:
+        HookRegistry.register(hook.target, hook.function, HookType(hook.kind))

@@ -1,0 +1,127 @@
+"""The start of the policy in one scheduler, and what it says of itself: a start line and ``/server_info``."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from feather_sglang import __version__
+from feather_sglang.core.settings import Settings
+from feather_sglang.sglang import queue
+from feather_sglang.sglang.adapter import Adapter
+from feather_sglang.sglang.arguments import hash_key_of, mismatch_message, options_of
+from feather_sglang.sglang.compat import check_hooks, check_version, counts_held_rows
+from feather_sglang.sglang.options import DISABLE, POLICY, is_disabled, settings_of
+
+logger = logging.getLogger(__name__)
+
+
+class MismatchError(RuntimeError):
+    """This SGLang is not one that the plugin knows, or cannot be hooked."""
+
+
+def refuse_or_stand_back(server_args: Any) -> str | None:
+    """Why the policy stands back although it was chosen; None: it does not.
+
+    :raises MismatchError: if this SGLang cannot be trusted with it and ``--feather-on-mismatch`` says ``refuse``.
+    """
+    if is_disabled(os.environ):
+        return f"{DISABLE} is set"
+    problems = check_version() + check_hooks()
+    if not problems:
+        return None
+    if options_of(server_args).on_mismatch == "refuse":
+        raise MismatchError(mismatch_message(problems))
+    return "; ".join(problems)
+
+
+def activate(scheduler: Any) -> None:
+    """Put the policy to work in a scheduler that has just been initialised, if it was chosen and has a meaning there.
+
+    :raises MismatchError: see ``refuse_or_stand_back``.
+    :raises OptionError: if an option is bad.
+    """
+    if scheduler.schedule_policy != POLICY:
+        return
+    reason = refuse_or_stand_back(scheduler.server_args) or without_meaning(scheduler)
+    if reason is not None:
+        scheduler.feather_stands_back = reason
+        logger.warning("feather: first come, first served, because %s", reason)
+        return
+    settings = settings_of(
+        options_of(scheduler.server_args),
+        page_size=scheduler.page_size,
+        kv_capacity=scheduler.max_total_num_tokens,
+        hash_key=hash_key_of(scheduler.server_args),
+    )
+    attach(scheduler, settings)
+    logger.info("feather: %s", start_line(settings))
+
+
+def attach(scheduler: Any, settings: Settings) -> Adapter:
+    """Give a scheduler an adapter with a core of these settings; its queue is taken over as it is."""
+    from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS
+
+    from feather_sglang.core.scheduler import SchedulerCore
+
+    adapter = Adapter(
+        scheduler,
+        settings,
+        SchedulerCore,
+        clip=CLIP_MAX_NEW_TOKENS,
+        counts_held_rows=counts_held_rows(),
+    )
+    queue.install(_owner_of_queue(type(scheduler)))
+    scheduler.feather = adapter
+    scheduler.waiting_queue = list(scheduler.waiting_queue)
+    return adapter
+
+
+def without_meaning(scheduler: Any) -> str | None:
+    """Why ordering by prefix has no meaning in this scheduler; None: it has."""
+    if scheduler.disaggregation_mode.value == "decode":
+        return "a decode server of a disaggregated pair takes requests that are prefilled already"
+    if scheduler.dllm_config is not None:
+        return "a diffusion language model has queues of its own"
+    if getattr(scheduler.tree_cache, "disable", True):
+        return "the radix cache is off, so nothing is shared"
+    return None
+
+
+def start_line(settings: Settings) -> str:
+    """Policy, order, gate, chunk, ageing and barrier, as logged at the start."""
+    return (
+        f"policy={POLICY} order={settings.order} gate={settings.gate} chunk={settings.chunk_size} "
+        f"ageing={settings.aging} barrier={settings.barrier_min} max_wait={settings.max_wait_tokens} tokens "
+        f"version={__version__}"
+    )
+
+
+def state_of(scheduler: Any) -> dict[str, Any] | None:
+    """What ``/server_info`` shows as ``internal_states[i]["feather"]``, plain builtins; None: another policy."""
+    adapter: Adapter | None = scheduler.__dict__.get("feather")
+    if adapter is None:
+        reason = scheduler.__dict__.get("feather_stands_back")
+        return None if reason is None else {"policy": "fcfs", "version": __version__, "reason": reason}
+    if adapter.fallen is not None:
+        return {"policy": "fcfs", "version": __version__, "reason": adapter.fallen, "failures": adapter.failures}
+    adapter.reap()
+    settings = adapter.settings
+    core = adapter.core.state() if adapter.core is not None else {}
+    return {
+        **core,
+        "policy": POLICY,
+        "order": settings.order,
+        "gate": settings.gate,
+        "chunk_size": settings.chunk_size,
+        "version": __version__,
+        "waiting": len(adapter.book.waiting) + len(adapter.book.express),
+        "running": len(adapter.book.running),
+        "failures": adapter.failures,
+    }
+
+
+def _owner_of_queue(scheduler_class: type) -> type:
+    """The class to hold the property: SGLang's own, so that schedulers derived from it have it too."""
+    return next(c for c in reversed(scheduler_class.__mro__) if c.__name__ == "Scheduler")

@@ -1,0 +1,278 @@
+"""A real Scheduler, stepped by hand.
+
+``step`` is the body of SGLang's ``event_loop_normal``; ``step_overlap`` is that of ``event_loop_overlap``, which builds
+the next batch *before* it sees the result of the last: what is published, and when, differs.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_PROCESS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "SGLANG_PLATFORM": "feather_cpu"}
+for _name, _value in _PROCESS.items():
+    os.environ.setdefault(_name, _value)
+
+import msgspec  # noqa: E402
+import sglang.srt.managers.scheduler as scheduler_module  # noqa: E402  loaded before plugins, as in its own process
+import torch  # noqa: E402
+from sglang.srt.managers import io_struct  # noqa: E402
+from sglang.srt.plugins import load_plugins  # noqa: E402
+from sglang.srt.runtime_context import SpawnRanks, publish, spawn_world_rank  # noqa: E402
+from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
+from sglang.srt.server_args import PortArgs, ServerArgs  # noqa: E402
+
+from tests.harness.model import write_model  # noqa: E402
+
+torch.set_num_threads(1)
+load_plugins()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch that ran."""
+
+    step: int
+    mode: str
+    rids: tuple[str, ...]
+    prefixes: tuple[int, ...]
+    """Tokens that each prefilled row took from the cache or from earlier chunks; empty for a decode step."""
+    extends: tuple[int, ...]
+    """Tokens that each prefilled row computed."""
+
+    @property
+    def is_prefill(self) -> bool:
+        return self.mode in ("EXTEND", "MIXED")
+
+
+@dataclass
+class Log:
+    """The batches of a run and what became of its requests."""
+
+    batches: list[Batch] = field(default_factory=list)
+    passes: int = 0
+    cached: dict[str, int] = field(default_factory=dict)
+    """Tokens each request took from the cache when it was admitted (the last time, after a retraction)."""
+    admitted: list[str] = field(default_factory=list)
+    """Requests in order of admission."""
+    first_token: dict[str, int] = field(default_factory=dict)
+    """The pass after which a request had its first token."""
+    finished: dict[str, int] = field(default_factory=dict)
+    """The pass after which a request was finished."""
+
+    @property
+    def steps(self) -> int:
+        """Batches run; passes without one do not count."""
+        return len(self.batches)
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(self.cached.values())
+
+    def shape(self) -> list[tuple[Any, ...]]:
+        """What must be equal for two runs to be equal."""
+        return [(b.mode, b.rids, b.prefixes, b.extends) for b in self.batches]
+
+    def families_in_decode(self, family_of: Any) -> float:
+        """Mean number of families in a decode batch; ``family_of`` names the family of a request id."""
+        counts = [len({family_of(rid) for rid in b.rids}) for b in self.batches if b.mode == "DECODE"]
+        return sum(counts) / len(counts)
+
+
+class Harness:
+    """One Scheduler. Settings are SGLang's ``ServerArgs``, over small defaults."""
+
+    def __init__(self, model: Path, *, overlap: bool = True, environment: dict[str, str] | None = None, **args: Any):
+        defaults: dict[str, Any] = {
+            "model_path": str(write_model(model)),
+            "device": "cpu",
+            "attention_backend": "torch_native",
+            "disable_cuda_graph": True,
+            "load_format": "dummy",
+            "dtype": "float32",
+            "max_total_tokens": 60_000,
+            "schedule_policy": "feather",
+            "log_level": "warning",
+            "skip_tokenizer_init": True,
+            "disable_overlap_schedule": not overlap,
+            "chunked_prefill_size": 8192,
+        }
+        self.server_args = ServerArgs(**(defaults | args))
+        self.server_args.resolve_once()
+        self.server_args.check_server_args()
+        ranks = SpawnRanks(
+            world_rank=spawn_world_rank(self.server_args, tp_rank=0, pp_rank=0), dp_rank=None, gpu_id=0
+        )
+        publish(self.server_args, role="scheduler", ranks=ranks)
+        self.scheduler = scheduler_module.Scheduler(self.server_args, PortArgs.init_new(self.server_args))
+        self.overlap = overlap
+        self.scheduler.enable_skip_finishing_decode = overlap
+        self.scheduler.result_queue = deque()
+        self.scheduler._war_barrier_enabled = False
+        self.log = Log()
+        self._requests: dict[str, Any] = {}
+        self._count = 0
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def send(self, prompt: Sequence[int], new: int = 8, rid: str | None = None, **fields: Any) -> str:
+        """Hand one request to the Scheduler, as its event loop would; returns its id."""
+        rid = rid or f"r{self._count}"
+        self._count += 1
+        sampling = SamplingParams(max_new_tokens=new, temperature=0, ignore_eos=True)
+        sampling.normalize(None)
+        struct = io_struct.TokenizedGenerateReqInput
+        required = {f.name: None for f in msgspec.structs.fields(struct) if f.required}
+        given = {
+            "rid": rid,
+            "input_text": "",
+            "input_ids": array("q", prompt),
+            "mm_inputs": None,
+            "sampling_params": sampling,
+            "return_logprob": False,
+            "logprob_start_len": -1,
+            "top_logprobs_num": 0,
+            "token_ids_logprob": None,
+            "stream": False,
+        }
+        self.control(struct(**(required | given | fields)))
+        return rid
+
+    def send_all(self, prompts: Iterable[Sequence[int]], new: int = 8, **fields: Any) -> list[str]:
+        return [self.send(prompt, new, **fields) for prompt in prompts]
+
+    def control(self, message: Any) -> None:
+        """Hand any message to the Scheduler."""
+        self.scheduler.process_input_requests([message])
+        self._note_requests()
+
+    def abort(self, rid: str = "", *, everything: bool = False) -> None:
+        self.control(io_struct.AbortReq(rid=rid, abort_all=everything))
+
+    def pause(self, mode: str) -> None:
+        self.control(io_struct.PauseGenerationReqInput(mode=mode))
+
+    def resume(self) -> None:
+        self.control(io_struct.ContinueGenerationReqInput())
+
+    def flush(self) -> bool:
+        """Drop the cache; False if requests are still running."""
+        return bool(self.scheduler.flush_cache())
+
+    def fresh(self) -> Log:
+        """End what runs, drop the cache, and begin a new log."""
+        self.abort(everything=True)
+        self.run()
+        assert self.flush()
+        self.log = Log()
+        self._requests.clear()
+        self._count = 0
+        return self.log
+
+    @property
+    def queue(self) -> list[Any]:
+        return list(self.scheduler.waiting_queue)
+
+    def state(self) -> dict[str, Any]:
+        """``internal_states[0]`` of ``/server_info``."""
+        return self.scheduler.get_internal_state(io_struct.GetInternalStateReq()).internal_state
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    def step(self) -> Batch | None:
+        """One pass of the loop that the Scheduler would run; what ran, if anything."""
+        with torch.no_grad():
+            batch = self._step_overlap() if self.overlap else self._step_normal()
+        self.log.passes += 1
+        self._note_outputs()
+        return batch
+
+    def run(self, passes: int = 5_000) -> Log:
+        """Step until nothing is left."""
+        empty = 0
+        for _ in range(passes):
+            empty = 0 if self.step() is not None else empty + 1
+            if empty >= 3 and self.is_idle():
+                return self.log
+        raise AssertionError(f"not idle after {passes} passes: {len(self.queue)} waiting")
+
+    def is_idle(self) -> bool:
+        return bool(self.scheduler.is_fully_idle())
+
+    def _step_normal(self) -> Batch | None:
+        s = self.scheduler
+        plan = s.get_next_batch_to_run(running_batch=s.running_batch, last_batch=s.last_batch)
+        s.running_batch, batch = plan.running_batch, plan.batch_to_run
+        record = self._record(batch)
+        if batch:
+            s.process_batch_result(batch, s.run_batch(batch))
+        s.last_batch = batch
+        return record
+
+    def _step_overlap(self) -> Batch | None:
+        s = self.scheduler
+        plan = s.get_next_batch_to_run(running_batch=s.running_batch, last_batch=s.last_batch)
+        s.running_batch, batch = plan.running_batch, plan.batch_to_run
+        record = self._record(batch)
+        at_once = s.is_disable_overlap_for_batch(batch, last_batch=s.last_batch)
+        if at_once:
+            s.process_batch_result(*s.result_queue.popleft())
+        result = None
+        if batch:
+            result = s.run_batch(batch)
+            s._apply_war_barrier()
+            s.result_queue.append((batch.copy(), result))
+        else:
+            s._sched_idled = True
+        if s.last_batch and not at_once:
+            s.process_batch_result(*s.result_queue.popleft())
+        s.launch_batch_sample_if_needed(result, batch)
+        s.last_batch = batch
+        return record
+
+    def _record(self, batch: Any) -> Batch | None:
+        if not batch:
+            return None
+        mode = batch.forward_mode.name
+        prefill = mode in ("EXTEND", "MIXED")
+        record = Batch(
+            step=self.log.passes,
+            mode=mode,
+            rids=tuple(r.rid for r in batch.reqs),
+            prefixes=tuple(int(n) for n in batch.prefix_lens) if prefill else (),
+            extends=tuple(int(n) for n in batch.extend_lens) if prefill else (),
+        )
+        self.log.batches.append(record)
+        decoding = {r.rid for r in batch.decoding_reqs or ()} if prefill else set()
+        for rid, prefix in zip(record.rids, record.prefixes, strict=False):
+            if rid not in decoding and rid not in self._started:
+                self._started.add(rid)
+                self.log.admitted.append(rid)
+                self.log.cached[rid] = prefix
+        return record
+
+    @property
+    def _started(self) -> set[str]:
+        return self.__dict__.setdefault("_started_rids", set())
+
+    def _note_requests(self) -> None:
+        for req in self.scheduler.waiting_queue:
+            self._requests.setdefault(req.rid, req)
+
+    def _note_outputs(self) -> None:
+        for rid, req in list(self._requests.items()):
+            if req.output_ids and rid not in self.log.first_token:
+                self.log.first_token[rid] = self.log.passes
+            if req.finished():
+                self.log.finished[rid] = self.log.passes
+                del self._requests[rid]
+
+
+def families_of(rids: Iterable[str], members: int) -> Counter[int]:
+    """How many of each family, for requests ``r0 ...`` that were sent family by family."""
+    return Counter(int(rid[1:]) // members for rid in rids)
