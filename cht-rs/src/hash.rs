@@ -1,0 +1,263 @@
+//! Keyed, cumulative 64-bit chunk hashes.
+//!
+//! Level *k* covers the tokens of chunks `0..=k`, so two requests that agree at a level agree at every level below it.
+//! A collision may cost scheduling order, never correctness: the engine matches its own cache by token. The round is
+//! a folded 64 x 64 -> 128 bit multiply; each step also adds the rotated state, because a plain multiply round forgets
+//! everything when one factor is zero.
+
+/// Tokens that one step of [`HashKey::mix_block`] consumes.
+const BLOCK: usize = 8;
+
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let wide = u128::from(a).wrapping_mul(u128::from(b));
+    (wide as u64) ^ ((wide >> 64) as u64)
+}
+
+/// One level of a cumulative hash.
+pub type Level = u64;
+
+/// The secret that keys all hashes of one index. Equal on every rank, unknown to clients.
+#[derive(Clone, Copy, Debug)]
+pub struct HashKey {
+    secret: [u64; 8],
+    /// Tests narrow the levels to a few bits to force collisions.
+    mask: u64,
+}
+
+/// The state of a hash between two calls of [`HashKey::absorb`]: prompts arrive in segments, outputs grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    level: Level,
+    lanes: [u64; 4],
+    rest: [i64; BLOCK],
+    /// Tokens of the current, incomplete chunk.
+    filled: u32,
+}
+
+impl HashKey {
+    /// Derives the round constants from a 128-bit key (splitmix64).
+    #[must_use]
+    pub fn new(key: [u64; 2]) -> Self {
+        let mut state = key[0];
+        let secret = std::array::from_fn(|i| {
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut z = state ^ if i % 2 == 0 { key[1] } else { key[1].rotate_left(32) };
+            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            (z ^ (z >> 31)) | 1
+        });
+        HashKey { secret, mask: u64::MAX }
+    }
+
+    /// The same key with levels narrowed to the bits of `mask`, so that tests meet collisions.
+    #[must_use]
+    pub fn with_mask(self, mask: u64) -> Self {
+        HashKey { mask, ..self }
+    }
+
+    /// Starts the hash of a request in `namespace`.
+    ///
+    /// Components are hashed as structured values: `("a", "bc")` differs from `("ab", "c")`, and an absent component
+    /// from an empty one.
+    #[must_use]
+    pub fn start(&self, namespace: &[Option<&[u8]>]) -> Stream {
+        let mut level = fold(namespace.len() as u64 ^ self.secret[6], self.secret[7]);
+        for part in namespace {
+            match part {
+                None => level = self.step(level, self.secret[4]),
+                Some(bytes) => {
+                    level = self.step(level, bytes.len() as u64 ^ self.secret[5]);
+                    for piece in bytes.chunks(8) {
+                        let mut word = [0u8; 8];
+                        word[..piece.len()].copy_from_slice(piece);
+                        level = self.step(level, u64::from_le_bytes(word));
+                    }
+                }
+            }
+        }
+        Stream {
+            level,
+            lanes: self.lanes(),
+            rest: [0; BLOCK],
+            filled: 0,
+        }
+    }
+
+    /// Hashes `tokens` after what `stream` has seen; appends one level for every chunk completed.
+    ///
+    /// O(`tokens`).
+    pub fn absorb(&self, stream: &mut Stream, chunk: usize, mut tokens: &[i64], levels: &mut Vec<Level>) {
+        if stream.filled > 0 {
+            let wanted = (chunk - stream.filled as usize).min(tokens.len());
+            let (head, tail) = tokens.split_at(wanted);
+            self.fill(stream, chunk, head, levels);
+            tokens = tail;
+        }
+        let mut chunks = tokens.chunks_exact(chunk);
+        levels.reserve(chunks.len());
+        for whole in chunks.by_ref() {
+            let mut lanes = self.lanes();
+            let mut blocks = whole.chunks_exact(BLOCK);
+            for block in blocks.by_ref() {
+                self.mix_block(&mut lanes, block);
+            }
+            self.close(stream, lanes, blocks.remainder(), levels);
+        }
+        self.fill(stream, chunk, chunks.remainder(), levels);
+    }
+
+    /// Continues a hash with a level that the engine computed itself (a block hash of vLLM, a Mooncake block id).
+    pub fn absorb_level(&self, stream: &mut Stream, given: u64, levels: &mut Vec<Level>) {
+        stream.level = self.step(stream.level, given);
+        levels.push(stream.level & self.mask);
+    }
+
+    /// Adds tokens to an incomplete chunk; at most as many as complete it.
+    fn fill(&self, stream: &mut Stream, chunk: usize, tokens: &[i64], levels: &mut Vec<Level>) {
+        for &token in tokens {
+            let at = stream.filled as usize % BLOCK;
+            stream.rest[at] = token;
+            stream.filled += 1;
+            if at == BLOCK - 1 {
+                let block = stream.rest;
+                self.mix_block(&mut stream.lanes, &block);
+            }
+            if stream.filled as usize == chunk {
+                let block = stream.rest;
+                self.close(stream, stream.lanes, &block[..chunk % BLOCK], levels);
+            }
+        }
+    }
+
+    fn close(&self, stream: &mut Stream, mut lanes: [u64; 4], rest: &[i64], levels: &mut Vec<Level>) {
+        let s = &self.secret;
+        for (i, &token) in rest.iter().enumerate() {
+            lanes[i % 4] = round(lanes[i % 4], token as u64 ^ s[i % 4], s[4 + i % 4]);
+        }
+        let digest = fold(lanes[0] ^ s[4], lanes[1] ^ s[5]) ^ fold(lanes[2] ^ s[6], lanes[3] ^ s[7]).rotate_left(17);
+        stream.level = self.step(stream.level, digest);
+        stream.lanes = self.lanes();
+        stream.filled = 0;
+        levels.push(stream.level & self.mask);
+    }
+
+    fn lanes(&self) -> [u64; 4] {
+        [self.secret[4], self.secret[5], self.secret[6], self.secret[7]]
+    }
+
+    #[inline]
+    fn mix_block(&self, lanes: &mut [u64; 4], block: &[i64]) {
+        for (lane, state) in lanes.iter_mut().enumerate() {
+            *state = round(
+                *state,
+                block[2 * lane] as u64 ^ self.secret[lane],
+                block[2 * lane + 1] as u64,
+            );
+        }
+    }
+
+    #[inline]
+    fn step(&self, level: u64, digest: u64) -> u64 {
+        fold(level ^ self.secret[1], digest ^ self.secret[2]).wrapping_add(level.rotate_left(31)) ^ digest
+    }
+}
+
+#[inline]
+fn round(state: u64, a: u64, b: u64) -> u64 {
+    fold(a, b ^ state).wrapping_add(state.rotate_left(29))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn levels(key: &HashKey, namespace: &[Option<&[u8]>], chunk: usize, segments: &[&[i64]]) -> Vec<Level> {
+        let mut stream = key.start(namespace);
+        let mut out = vec![];
+        for segment in segments {
+            key.absorb(&mut stream, chunk, segment, &mut out);
+        }
+        out
+    }
+
+    #[test]
+    fn segments_do_not_matter() {
+        let key = HashKey::new([1, 2]);
+        let tokens: Vec<i64> = (0..1000).map(|i| i * i - 7).collect();
+        for chunk in [1, 3, 8, 64, 100] {
+            let whole = levels(&key, &[], chunk, &[&tokens]);
+            assert_eq!(whole.len(), 1000 / chunk);
+            for cut in [0, 1, 7, 8, 63, 64, 65, 500, 999, 1000] {
+                assert_eq!(levels(&key, &[], chunk, &[&tokens[..cut], &tokens[cut..]]), whole);
+            }
+        }
+    }
+
+    /// Scenario 13: the pattern that defeats weak polynomial hashes, within and across chunks.
+    #[test]
+    fn neighbouring_tokens_do_not_cancel() {
+        let key = HashKey::new([3, 4]);
+        let base: Vec<i64> = (0..192).map(|i| 1000 + i).collect();
+        let mut seen = HashSet::from([*levels(&key, &[], 64, &[&base]).last().unwrap()]);
+        for j in 0..191 {
+            for factor in [1, -1] {
+                let mut other = base.clone();
+                other[j] += 31 * factor;
+                other[j + 1] -= factor;
+                assert!(
+                    seen.insert(*levels(&key, &[], 64, &[&other]).last().unwrap()),
+                    "collision at {j}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_zero_factor_does_not_forget() {
+        let key = HashKey::new([5, 6]);
+        let s = key.secret;
+        let mut seen = HashSet::new();
+        for first in 0..64 {
+            let mut tokens = vec![first; 64];
+            for block in tokens[8..].chunks_exact_mut(8) {
+                for lane in 0..4 {
+                    block[2 * lane] = s[lane] as i64; // makes one factor of the round zero
+                }
+            }
+            assert!(seen.insert(levels(&key, &[], 64, &[&tokens])[0]));
+        }
+    }
+
+    /// Scenarios 14 and 15.
+    #[test]
+    fn namespaces_are_structured() {
+        let key = HashKey::new([7, 8]);
+        let tokens = vec![1i64; 64];
+        let spaces: [&[Option<&[u8]>]; 9] = [
+            &[],
+            &[None],
+            &[Some(b"")],
+            &[None, None],
+            &[Some(b"a"), Some(b"bc")],
+            &[Some(b"ab"), Some(b"c")],
+            &[Some(b"abc"), None],
+            &[None, Some(b"abc")],
+            &[Some(b"abc\0")],
+        ];
+        let distinct: HashSet<_> = spaces.iter().map(|ns| levels(&key, ns, 64, &[&tokens])[0]).collect();
+        assert_eq!(distinct.len(), spaces.len());
+    }
+
+    #[test]
+    fn the_key_matters() {
+        let tokens = vec![1i64; 64];
+        let keys = [[0, 0], [0, 1], [1, 0], [1, 1], [1 << 32, 0], [0, 1 << 32]];
+        let distinct: HashSet<_> = keys
+            .iter()
+            .map(|&k| levels(&HashKey::new(k), &[], 64, &[&tokens])[0])
+            .collect();
+        assert_eq!(distinct.len(), keys.len());
+    }
+}

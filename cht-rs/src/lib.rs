@@ -1,0 +1,38 @@
+//! A chunked hash tree: which waiting request shares most with the running batch, and what it should wait for.
+//!
+//! A request is the vector of the cumulative hashes of its token chunks ([`hash`]). All requests, waiting and running,
+//! lie in one path-compressed trie of such vectors. Each chunk is in one of four states:
+//!
+//! | state | published | held by a running row |
+//! |---|---|---|
+//! | *absent* | no | no |
+//! | *pending* | no: a running row that leads is computing it | yes |
+//! | *active* | yes | yes |
+//! | *cached* | yes | no |
+//!
+//! Two counts follow: **unheld** (all but active) is what an admission adds to distinct KV and memory, and decides order
+//! and fit; **uncomputed** (absent and pending) is what it costs in prefill, and decides budget and barrier.
+//!
+//! [`Index::plan`] forms the batch of a pass by the rule in `plan.rs`; `naive.rs` states the same rule in the plainest
+//! way, as the model that tests compare with.
+//!
+//! **Where it is slow.** An insertion hashes its tokens, which dominates. Admission and departure cost O(path nodes) plus
+//! O(log) queue operations for each node that flips, so O(log W) where paths branch a constant number of times (grouped
+//! prompts), but linear in the chain on nested prompts.
+
+mod check;
+mod frontier;
+pub mod hash;
+mod index;
+pub mod naive;
+mod node;
+mod plan;
+#[cfg(feature = "python")]
+mod py;
+mod tree;
+
+pub use frontier::Order;
+pub use index::{Arriving, Config, Error, Index, Stats};
+pub use node::{Arrival, NodeId, Slot};
+pub use plan::{Budget, Candidate, End, KEPT_PASSES, LOOKS, Plan};
+pub use tree::Work;

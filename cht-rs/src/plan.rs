@@ -1,0 +1,413 @@
+//! The rule: whom to admit next, and for whom to wait.
+//!
+//! One call forms a whole pass tentatively: each candidate is admitted before the next is chosen, so a family's second
+//! member already meets the first one's chunks as pending. [`Index::undo`] and [`Index::settle`] take back what the
+//! gate or the engine did not want.
+
+use crate::frontier::Order;
+use crate::index::{Error, Index, Request, State};
+use crate::node::{Counts, NodeId, ROOT, Slot};
+use std::collections::HashSet;
+
+/// Requests that do not fit are looked at so often in one pass; the next pass goes on where this one ended.
+pub const LOOKS: u32 = 64;
+/// Passes for which a row and KV are kept for a request that is held back: what a prefill under overlap takes.
+pub const KEPT_PASSES: u64 = 2;
+
+/// What a pass may spend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Tokens scheduled so far: the clock of the fairness bound.
+    pub now: u64,
+    /// Free and evictable KV tokens.
+    pub kv: u64,
+    /// Requests that may be admitted.
+    pub rows: u32,
+    /// Tokens that may be prefilled; the last request named may exceed it and be chunked.
+    pub prefill: u64,
+    /// Nothing decodes and nothing is in flight: somebody must be named.
+    pub idle: bool,
+}
+
+/// A request named for admission, with its effect on the batch as formed before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The request.
+    pub id: u64,
+    /// Tokens it must prefill, as far as the index knows.
+    pub uncomputed: u64,
+    /// KV tokens it adds, shared or not.
+    pub add_total: u64,
+    /// KV tokens it adds that no running row holds.
+    pub add_distinct: u64,
+    /// Tip depth before it.
+    pub chunks_before: u32,
+    /// Tip depth after it.
+    pub chunks_after: u32,
+    /// Waiting requests that share the tip after it.
+    pub peers: u64,
+}
+
+/// Why a plan ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nobody is left who may be admitted.
+    Nobody,
+    /// No row is free.
+    Rows,
+    /// The free rows are kept for requests that are held back.
+    Kept,
+    /// The prefill budget is spent.
+    Prefill,
+    /// Room is kept for the oldest request, which is past the fairness bound and does not fit yet.
+    Room,
+    /// Enough requests that do not fit were looked at.
+    Looked,
+}
+
+impl End {
+    /// A word for the log.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            End::Nobody => "nobody",
+            End::Rows => "rows",
+            End::Kept => "kept",
+            End::Prefill => "prefill",
+            End::Room => "room",
+            End::Looked => "looked",
+        }
+    }
+}
+
+/// What [`Index::plan`] answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Whom to admit, in this order; tentatively admitted in the index.
+    pub order: Vec<Candidate>,
+    /// Waiting requests held back by the barrier.
+    pub held: u64,
+    /// Rows kept free for them.
+    pub kept: u32,
+    /// Requests looked at that did not fit.
+    pub skipped: u32,
+    /// Why it ended.
+    pub end: End,
+}
+
+/// What is left of a [`Budget`] while a plan is formed.
+struct Left {
+    kv: u64,
+    rows: u32,
+    prefill: u64,
+    /// Short requests that the barrier holds back one by one, and the KV kept for them.
+    alone: u32,
+    alone_kv: u64,
+    skipped: u32,
+}
+
+/// The oldest request past the fairness bound.
+enum Overdue {
+    Fits(Slot),
+    /// It needs room that running rows will free.
+    Waits,
+    Nobody,
+}
+
+impl Index {
+    /// Forms the batch of a pass; a plan that was not settled is taken back first.
+    ///
+    /// O((named + looked at) · (path nodes + pending nodes + log W)), whatever the number of requests held back.
+    pub fn plan(&mut self, budget: Budget) -> Plan {
+        self.undo(0);
+        if !self.looked_enough || budget.idle {
+            self.offer_all();
+        }
+        self.looked_enough = false;
+        let Budget {
+            kv,
+            rows,
+            prefill,
+            idle,
+            ..
+        } = budget;
+        let mut left = Left {
+            kv,
+            rows,
+            prefill,
+            alone: 0,
+            alone_kv: 0,
+            skipped: 0,
+        };
+        let mut order = vec![];
+        let end = loop {
+            if left.rows == 0 {
+                break End::Rows;
+            }
+            if left.prefill == 0 {
+                break End::Prefill;
+            }
+            let slot = match self.overdue(&budget, &left) {
+                Overdue::Fits(slot) => slot,
+                Overdue::Waits => break End::Room,
+                Overdue::Nobody => {
+                    let (kept_rows, kept_kv) = if idle && order.is_empty() {
+                        (0, 0)
+                    } else {
+                        self.kept(&left)
+                    };
+                    if kept_rows >= left.rows {
+                        break End::Kept;
+                    }
+                    let Some(first) = self.first_in_order() else {
+                        break End::Nobody;
+                    };
+                    let slot = self.leader_for(first);
+                    if self.is_held_alone(slot) {
+                        let request = self.request(slot);
+                        left.alone += 1;
+                        left.alone_kv += self.unheld(request) + request.reserve;
+                        self.set_aside(slot);
+                        continue;
+                    }
+                    if !self.fits(slot, left.kv.saturating_sub(kept_kv)) || self.was_refused(slot, &budget) {
+                        self.set_aside(slot);
+                        left.skipped += 1;
+                        if left.skipped >= LOOKS && !idle {
+                            self.looked_enough = true;
+                            break End::Looked;
+                        }
+                        continue;
+                    }
+                    slot
+                }
+            };
+            order.push(self.name(slot, &mut left));
+        };
+        if idle && order.is_empty() && rows > 0 {
+            // The oldest, which the engine then admits or reports: an idle engine never waits for the policy.
+            if let Some(&(_, slot)) = self.ages.first() {
+                order.push(self.name(slot, &mut left));
+            }
+        }
+        let (kept, _) = self.kept(&left);
+        let held = self.held() + u64::from(left.alone);
+        Plan {
+            order,
+            held,
+            kept: kept.min(left.rows),
+            skipped: left.skipped,
+            end,
+        }
+    }
+
+    /// Takes back all but the first `keep` candidates of the plan.
+    pub fn undo(&mut self, keep: usize) {
+        while self.tentative.len() > keep {
+            let slot = self.tentative.pop().expect("not empty");
+            self.unadmit(slot);
+        }
+    }
+
+    /// Tells what the engine did with the plan: `reused`, the tokens each admitted request's match found; `refused`,
+    /// those it tried and did not admit. All others wait on as if they had not been named.
+    ///
+    /// Where a match found less than was remembered, the rest is forgotten; where it found more, that is active.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] for an id that does not wait or run; the others are settled all the same.
+    pub fn settle(&mut self, reused: &[(u64, u64)], refused: &[u64]) -> Result<(), Error> {
+        let mut admitted = vec![];
+        let mut unknown = Ok(());
+        for &(id, tokens) in reused {
+            match self.slot(id) {
+                Ok(slot) => admitted.push((slot, tokens)),
+                Err(error) => unknown = Err(error),
+            }
+        }
+        let chosen: HashSet<Slot> = admitted.iter().map(|&(slot, _)| slot).collect();
+        for slot in std::mem::take(&mut self.tentative).into_iter().rev() {
+            if !chosen.contains(&slot) {
+                self.unadmit(slot);
+            }
+        }
+        for (slot, tokens) in admitted {
+            if self.request(slot).state == State::Waiting {
+                self.admit(slot);
+            }
+            self.request_mut(slot).state = State::Running;
+            self.correct(slot, tokens);
+        }
+        for &id in refused {
+            if let Ok(slot) = self.slot(id) {
+                self.request_mut(slot).refused = self.pass;
+            }
+        }
+        unknown
+    }
+
+    /// The next request in order that is not held back, without regard to what fits.
+    pub(crate) fn first_in_order(&self) -> Option<Slot> {
+        let &(_, best) = self.tree.frontier.by_order.first()?;
+        let first = |v: NodeId| self.tree.node(v).queue.first().map(|entry| entry.slot);
+        if self.config.order == Order::Missing {
+            return first(best);
+        }
+        let &(_, oldest) = self.tree.frontier.by_age.first()?;
+        let held = |v: NodeId| {
+            let active = self.tree.deepest(v, |counts| counts.rows > 0);
+            u64::from(self.tree.node(active).depth) * u64::from(self.config.chunk)
+        };
+        let clearly_more = held(best) >= held(oldest) + u64::from(self.config.barrier_min);
+        first(if clearly_more { best } else { oldest })
+    }
+
+    /// The oldest request past the bound, whatever order, barrier and kept rows say.
+    fn overdue(&self, budget: &Budget, left: &Left) -> Overdue {
+        for &(arrival, slot) in self.ages.iter().take(LOOKS as usize) {
+            if budget.now.saturating_sub(arrival.tokens) <= self.config.max_wait {
+                break;
+            }
+            if self.was_refused(slot, budget) {
+                continue;
+            }
+            if self.fits(slot, left.kv) {
+                return Overdue::Fits(slot);
+            }
+            let request = self.request(slot);
+            if !budget.idle && request.length + request.reserve <= self.config.capacity {
+                return Overdue::Waits;
+            }
+        }
+        Overdue::Nobody
+    }
+
+    /// Among those that need the same first uncomputed chunk as `slot`: the one whose path is shared deepest.
+    fn leader_for(&self, slot: Slot) -> Slot {
+        let request = self.request(slot);
+        let published = self.tree.deepest(request.end, Counts::published);
+        if published == request.end || !request.leads {
+            return slot;
+        }
+        let first = self.tree.covering(request.end, self.tree.node(published).depth + 1);
+        if self.tree.is_pending(first) {
+            return slot;
+        }
+        self.tree.node(first).lead().map_or(slot, |lead| lead.slot)
+    }
+
+    /// Whether the barrier holds this request back though longer ones below the same chunks go on: waiting saves it
+    /// less than `barrier_min`, but a quarter of what it must compute.
+    fn is_held_alone(&self, slot: Slot) -> bool {
+        let request = self.request(slot);
+        let computed = self.tree.deepest(request.end, |counts| counts.leading > 0);
+        if !self.tree.is_pending(computed) {
+            return false;
+        }
+        let saved = self.tree.saved_by_waiting(computed);
+        saved >= u64::from(self.config.barrier_min) || 4 * saved >= self.uncomputed(request)
+    }
+
+    fn fits(&self, slot: Slot, kv: u64) -> bool {
+        let request = self.request(slot);
+        self.unheld(request) + request.reserve <= kv
+    }
+
+    /// The engine refused it in the last pass: others go first in this one, and nobody waits for it.
+    fn was_refused(&self, slot: Slot, budget: &Budget) -> bool {
+        let refused = self.request(slot).refused;
+        !budget.idle && refused != 0 && refused + 1 == self.pass
+    }
+
+    fn set_aside(&mut self, slot: Slot) {
+        self.leave_queue(slot, false);
+        self.aside.insert(slot);
+    }
+
+    fn offer_all(&mut self) {
+        for slot in std::mem::take(&mut self.aside) {
+            self.enter_queue(slot, false);
+        }
+    }
+
+    /// Waiting requests that are held back with all others below the same pending chunks.
+    pub(crate) fn held(&self) -> u64 {
+        self.blocked().map(|v| self.tree.node(v).counts.waiting as u64).sum()
+    }
+
+    /// Rows and KV tokens kept for requests that wait for a leader of the last [`KEPT_PASSES`] passes.
+    fn kept(&self, left: &Left) -> (u32, u64) {
+        let (mut rows, mut kv) = (u64::from(left.alone), left.alone_kv);
+        let chunk = u64::from(self.config.chunk);
+        let worth_it = u64::from(self.config.barrier_min).div_ceil(chunk).max(1) as u32;
+        let mut seen = HashSet::new();
+        for request in self.leaders.iter().map(|&slot| self.request(slot)) {
+            let published = self.tree.deepest(request.end, Counts::published);
+            let depth = self.tree.node(published).depth + worth_it;
+            if depth > self.tree.node(request.end).depth {
+                continue;
+            }
+            let v = self.tree.covering(request.end, depth);
+            let counts = &self.tree.node(v).counts;
+            if counts.waiting > 0 && seen.insert(v) {
+                rows += counts.waiting as u64;
+                kv += counts.demand as u64 - counts.waiting as u64 * u64::from(depth) * chunk;
+            }
+        }
+        (u32::try_from(rows).unwrap_or(u32::MAX), kv)
+    }
+
+    /// Admits `slot` tentatively and spends what it needs.
+    fn name(&mut self, slot: Slot, left: &mut Left) -> Candidate {
+        let request: &Request = self.request(slot);
+        let (id, length, reserve) = (request.id, request.length, request.reserve);
+        let (uncomputed, unheld) = (self.uncomputed(request), self.unheld(request));
+        let published = self.tree.deepest(request.end, Counts::published);
+        let rows = self.tree.node(ROOT).counts.rows;
+        let before = self.tip().map_or(0, |v| self.tree.node(v).depth);
+        let shared = if rows == 0 {
+            published
+        } else {
+            self.tree.deepest(published, |counts| counts.rows == rows)
+        };
+        self.admit(slot);
+        self.tentative.push(slot);
+        let page = u64::from(self.config.page);
+        left.rows -= 1;
+        left.kv = left.kv.saturating_sub(unheld + reserve);
+        left.prefill = left.prefill.saturating_sub(uncomputed.div_ceil(page) * page);
+        Candidate {
+            id,
+            uncomputed,
+            add_total: length,
+            add_distinct: unheld,
+            chunks_before: before,
+            chunks_after: self.tree.node(shared).depth,
+            peers: self.tree.node(shared).counts.waiting as u64,
+        }
+    }
+
+    /// Makes a new row agree with the engine's own match.
+    fn correct(&mut self, slot: Slot, tokens: u64) {
+        let Request {
+            end,
+            published,
+            length,
+            leads,
+            ..
+        } = *self.request(slot);
+        let (chunk, page) = (u64::from(self.config.chunk), u64::from(self.config.page));
+        // An engine recomputes at least the last token, and matches whole pages.
+        let matchable = (length - 1) / page * page / chunk;
+        let expected = u64::from(self.tree.node(published).depth);
+        let found = tokens / chunk;
+        self.set_published(slot, tokens);
+        if found < expected.min(matchable) {
+            let lost = self.tree.covering(end, found as u32 + 1);
+            if self.tree.node(lost).counts.rows == 0 {
+                self.tree.forget_below(lost);
+            }
+            self.set_computing(slot, leads);
+        }
+    }
+}

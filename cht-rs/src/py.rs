@@ -1,0 +1,311 @@
+//! The extension module `feather_sglang._cht`: a thin binding, nothing is decided here.
+
+use crate::{Arrival, Arriving, Budget, Config, Error, Index, Order};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> PyErr {
+        match error {
+            Error::Unknown(_) => PyKeyError::new_err(error.to_string()),
+            Error::Duplicate(_) | Error::WrongState(..) | Error::Invalid(_) => PyValueError::new_err(error.to_string()),
+        }
+    }
+}
+
+/// Integers from `array('q')`, NumPy int64, or any sequence of int; `name` is the argument to blame.
+fn integers(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    if let Ok(buffer) = PyBuffer::<i64>::get(object) {
+        if buffer.dimensions() != 1 || !buffer.is_c_contiguous() {
+            return Err(PyValueError::new_err(format!(
+                "{name}: expected a one-dimensional contiguous buffer of 64-bit integers, got {} dimensions{}",
+                buffer.dimensions(),
+                if buffer.is_c_contiguous() {
+                    ""
+                } else {
+                    ", not contiguous"
+                }
+            )));
+        }
+        // The buffer is released before the call returns: its owner may want to grow it.
+        return buffer.to_vec(object.py());
+    }
+    object.extract().map_err(|_| {
+        let kind = object.get_type().to_string();
+        PyTypeError::new_err(format!(
+            "{name}: expected 64-bit integers (array('q'), NumPy int64, a list), got {kind}"
+        ))
+    })
+}
+
+/// Levels are 64 bits without a sign in Rust; Python may hand them over with one.
+fn levels(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    if let Ok(unsigned) = object.extract::<Vec<u64>>() {
+        return Ok(unsigned);
+    }
+    Ok(integers(name, object)?.into_iter().map(|level| level as u64).collect())
+}
+
+/// `(id, uncomputed, add_total, add_distinct, chunks_before, chunks_after, peers)`
+type CandidateTuple = (u64, u64, u64, u64, u32, u32, u64);
+
+#[pyclass(name = "Index", module = "feather_sglang._cht")]
+struct PyIndex {
+    index: Index,
+}
+
+#[pymethods]
+impl PyIndex {
+    #[new]
+    #[pyo3(signature = (*, chunk_size, page_size, order, aging, barrier_min, max_wait_tokens, kv_capacity, hash_key))]
+    #[allow(clippy::too_many_arguments)] // keyword-only in Python
+    fn new(
+        chunk_size: u32,
+        page_size: u32,
+        order: &str,
+        aging: f64,
+        barrier_min: u32,
+        max_wait_tokens: u64,
+        kv_capacity: u64,
+        hash_key: (u64, u64),
+    ) -> PyResult<Self> {
+        let order = match order {
+            "held" => Order::Held,
+            "missing" => Order::Missing,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "order {order:?}: expected 'held' or 'missing'"
+                )));
+            }
+        };
+        let config = Config {
+            chunk: chunk_size,
+            page: page_size,
+            order,
+            aging,
+            barrier_min,
+            max_wait: max_wait_tokens,
+            capacity: kv_capacity,
+            key: [hash_key.0, hash_key.1],
+        };
+        Ok(PyIndex {
+            index: Index::new(config)?,
+        })
+    }
+
+    #[pyo3(signature = (id, segments, *, length, arrival, reserve=0, namespace=vec![], shareable=None, leads=true))]
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
+    fn insert(
+        &mut self,
+        id: u64,
+        segments: Vec<Bound<'_, PyAny>>,
+        length: u64,
+        arrival: (u64, u64),
+        reserve: u64,
+        namespace: Vec<Option<String>>,
+        shareable: Option<u64>,
+        leads: bool,
+    ) -> PyResult<()> {
+        let tokens = segments
+            .iter()
+            .map(|s| integers("tokens", s))
+            .collect::<PyResult<Vec<_>>>()?;
+        let given: u64 = tokens.iter().map(|s| s.len() as u64).sum();
+        if given != length {
+            return Err(PyValueError::new_err(format!(
+                "length {length}: the tokens given are {given}"
+            )));
+        }
+        let segments: Vec<&[i64]> = tokens.iter().map(Vec::as_slice).collect();
+        let space: Vec<Option<&[u8]>> = namespace
+            .iter()
+            .map(|part| part.as_ref().map(String::as_bytes))
+            .collect();
+        let (path, stream) = self.index.path(&space, &segments, shareable.unwrap_or(length));
+        let stream = shareable.is_none_or(|shareable| shareable >= length).then_some(stream);
+        let arrival = Arrival {
+            tokens: arrival.0,
+            sequence: arrival.1,
+        };
+        Ok(self.index.insert(Arriving {
+            id,
+            length,
+            reserve,
+            arrival,
+            leads,
+            path,
+            stream,
+        })?)
+    }
+
+    #[pyo3(signature = (id, levels, *, level_tokens, length, arrival, reserve=0, namespace=vec![], leads=true))]
+    #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
+    fn insert_levels(
+        &mut self,
+        id: u64,
+        #[pyo3(from_py_with = levels_argument)] levels: Vec<u64>,
+        level_tokens: u32,
+        length: u64,
+        arrival: (u64, u64),
+        reserve: u64,
+        namespace: Vec<Option<String>>,
+        leads: bool,
+    ) -> PyResult<()> {
+        if level_tokens != self.index.config.chunk {
+            return Err(PyValueError::new_err(format!(
+                "level_tokens {level_tokens}: expected the chunk size of the index ({})",
+                self.index.config.chunk
+            )));
+        }
+        let space: Vec<Option<&[u8]>> = namespace
+            .iter()
+            .map(|part| part.as_ref().map(String::as_bytes))
+            .collect();
+        let mut path = vec![];
+        let mut stream = self.index.hash_key().start(&space);
+        for level in levels {
+            self.index.hash_key().absorb_level(&mut stream, level, &mut path);
+        }
+        let arrival = Arrival {
+            tokens: arrival.0,
+            sequence: arrival.1,
+        };
+        Ok(self.index.insert(Arriving {
+            id,
+            length,
+            reserve,
+            arrival,
+            leads,
+            path,
+            stream: None,
+        })?)
+    }
+
+    fn begin(&mut self) {
+        self.index.begin();
+    }
+
+    fn activate(&mut self, id: u64) -> PyResult<()> {
+        Ok(self.index.activate(id)?)
+    }
+
+    fn publish(&mut self, id: u64, tokens: u64, computing: bool) -> PyResult<()> {
+        Ok(self.index.publish(id, tokens, computing)?)
+    }
+
+    fn grow(&mut self, id: u64, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
+        Ok(self.index.grow(id, &integers("tokens", tokens)?)?)
+    }
+
+    fn leave(&mut self, id: u64, whole: bool) -> bool {
+        self.index.leave(id, whole)
+    }
+
+    fn forget(&mut self) {
+        self.index.forget();
+    }
+
+    #[pyo3(signature = (*, now, kv_tokens, rows, prefill_tokens, idle))]
+    fn plan(
+        &mut self,
+        now: u64,
+        kv_tokens: u64,
+        rows: u32,
+        prefill_tokens: u64,
+        idle: bool,
+    ) -> (Vec<CandidateTuple>, u64, u32, u32, &'static str) {
+        let plan = self.index.plan(Budget {
+            now,
+            kv: kv_tokens,
+            rows,
+            prefill: prefill_tokens,
+            idle,
+        });
+        let order = plan
+            .order
+            .iter()
+            .map(|c| {
+                (
+                    c.id,
+                    c.uncomputed,
+                    c.add_total,
+                    c.add_distinct,
+                    c.chunks_before,
+                    c.chunks_after,
+                    c.peers,
+                )
+            })
+            .collect();
+        (order, plan.held, plan.kept, plan.skipped, plan.end.name())
+    }
+
+    fn undo(&mut self, keep: usize) {
+        self.index.undo(keep);
+    }
+
+    #[allow(clippy::needless_pass_by_value)]
+    fn settle(&mut self, reused: Vec<(u64, u64)>, refused: Vec<u64>) -> PyResult<()> {
+        Ok(self.index.settle(&reused, &refused)?)
+    }
+
+    fn best(&self) -> Option<(u64, u64)> {
+        self.index.best()
+    }
+
+    fn running(&self) -> Vec<u64> {
+        self.index.running_ids().collect()
+    }
+
+    fn rows_by_family(&self) -> (Vec<u64>, Vec<u64>) {
+        self.index.rows_by_family()
+    }
+
+    fn __contains__(&self, id: u64) -> bool {
+        self.index.contains(id)
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.index.stats();
+        let dict = PyDict::new(py);
+        dict.set_item("waiting", stats.waiting)?;
+        dict.set_item("held", stats.held)?;
+        dict.set_item("running", stats.running)?;
+        dict.set_item("tip_chunks", stats.tip_chunks)?;
+        dict.set_item("total_kv", stats.total_kv)?;
+        dict.set_item("distinct_kv", stats.distinct_kv)?;
+        dict.set_item("cached_tokens", stats.cached_tokens)?;
+        dict.set_item("nodes", stats.nodes)?;
+        dict.set_item("bytes", stats.bytes)?;
+        dict.set_item("queue_operations", stats.work.queue_operations)?;
+        dict.set_item("nodes_visited", stats.work.nodes_visited)?;
+        dict.set_item("looked_at", stats.work.looked_at)?;
+        Ok(dict)
+    }
+
+    fn check_integrity(&self) -> PyResult<()> {
+        self.index.check_integrity().map_err(PyRuntimeError::new_err)
+    }
+}
+
+fn levels_argument(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    levels("levels", object)
+}
+
+/// How the extension was built: a benchmark refuses a debug build.
+#[pyfunction]
+fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("version", env!("CARGO_PKG_VERSION"))?;
+    dict.set_item("profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
+    dict.set_item("target", std::env::consts::ARCH)?;
+    Ok(dict)
+}
+
+#[pymodule]
+fn _cht(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyIndex>()?;
+    module.add_function(wrap_pyfunction!(build_info, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,95 @@
+"""The chunked hash tree, in Rust. See ``cht-rs/src/lib.rs`` for the structure and ``plan.rs`` for the rule.
+
+Ids are the caller's; lengths and budgets are tokens. A method that raises leaves the index as it was. An unknown id is
+a KeyError; an id that is taken or in the wrong state, and a value out of range, a ValueError; what is not made of
+integers a TypeError.
+"""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+@final
+class Index:
+    def __new__(
+        cls,
+        *,
+        chunk_size: int,
+        page_size: int,
+        order: str,
+        aging: float,
+        barrier_min: int,
+        max_wait_tokens: int,
+        kv_capacity: int,
+        hash_key: tuple[int, int],
+    ) -> Index: ...
+    def insert(
+        self,
+        id: int,
+        segments: Sequence[Any],
+        *,
+        length: int,
+        arrival: tuple[int, int],
+        reserve: int = 0,
+        namespace: Sequence[str | None] = ...,
+        shareable: int | None = None,
+        leads: bool = True,
+    ) -> None:
+        """A request enters the waiting queue; ``segments`` hold its tokens (array('q'), NumPy int64, lists of int)."""
+
+    def insert_levels(
+        self,
+        id: int,
+        levels: Any,
+        *,
+        level_tokens: int,
+        length: int,
+        arrival: tuple[int, int],
+        reserve: int = 0,
+        namespace: Sequence[str | None] = ...,
+        leads: bool = True,
+    ) -> None:
+        """The same with ready-made cumulative hashes of ``level_tokens`` tokens each: the chunk size of the index."""
+
+    def begin(self) -> None:
+        """Starts a pass."""
+
+    def activate(self, id: int) -> None:
+        """The engine runs a waiting request that was not planned."""
+
+    def publish(self, id: int, tokens: int, computing: bool) -> None:
+        """``tokens`` of a running row can be reused now; ``computing``: it still prefills, and more will follow."""
+
+    def grow(self, id: int, tokens: Any) -> None:
+        """Output tokens of a running row."""
+
+    def leave(self, id: int, whole: bool) -> bool:
+        """It is gone; its KV stays cached, the whole of it or what was published. False: it was not known."""
+
+    def forget(self) -> None:
+        """The engine dropped its cache."""
+
+    def plan(
+        self, *, now: int, kv_tokens: int, rows: int, prefill_tokens: int, idle: bool
+    ) -> tuple[list[tuple[int, int, int, int, int, int, int]], int, int, int, str]:
+        """``(candidates, held, kept, skipped, end)``; see ``feather_sglang.core.interface.Candidate``."""
+
+    def undo(self, keep: int) -> None:
+        """Takes back all but the first ``keep`` candidates."""
+
+    def settle(self, reused: Sequence[tuple[int, int]], refused: Sequence[int]) -> None:
+        """What the engine did with the plan: ``reused`` pairs an admitted id with the tokens its match found."""
+
+    def best(self) -> tuple[int, int] | None:
+        """The next request in order that is not held back, and its tokens that no running row holds."""
+
+    def running(self) -> list[int]: ...
+    def rows_by_family(self) -> tuple[list[int], list[int]]:
+        """Running rows, siblings adjacent, and the published tokens each has in common with the one before it."""
+
+    def __contains__(self, id: int, /) -> bool: ...
+    def stats(self) -> dict[str, int]: ...
+    def check_integrity(self) -> None:
+        """Raises RuntimeError with the first invariant that does not hold."""
+
+def build_info() -> dict[str, str]:
+    """``version``, ``profile`` ('release' or 'debug') and ``target`` of the extension."""
