@@ -22,6 +22,10 @@ class CpuPlatform(CpuDeviceMixin, SRTPlatform):
     def is_pin_memory_available(self, device: Any = None) -> bool:
         return False
 
+    def apply_server_args_defaults(self, server_args: Any) -> None:
+        if server_args.lora_backend == "csgmv":  # SGLang's default, of Triton kernels
+            server_args.lora_backend = "torch_native"
+
     def init_backend(self) -> None:
         """Called once in each worker, before it builds a model."""
         ignore_pinning()

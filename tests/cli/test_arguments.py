@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from feather_sglang.cli import launch
 from feather_sglang.cli.arguments import DEFAULT_HOST, DEFAULT_PORT, Arguments
 

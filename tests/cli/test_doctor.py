@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from feather_sglang.cli import server
 
 pytestmark = pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from feather_sglang.cli import gguf, main, model
 
 

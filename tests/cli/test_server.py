@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from feather_sglang.cli import server
 
 # Answers /model_info, beside a child that would outlive it.

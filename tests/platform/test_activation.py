@@ -6,9 +6,10 @@ import subprocess
 import sys
 from importlib.metadata import EntryPoint
 
-import feather_sglang_cpu as cpu
 import pytest
 import torch
+
+import feather_sglang_cpu as cpu
 
 PATH = "feather_sglang_cpu.platform.CpuPlatform"
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from feather_sglang.cli import server
 
 pytestmark = pytest.mark.slow

@@ -59,5 +59,5 @@ def _ready(url: str) -> str:
 feather: ready at {url}, for example
 
     curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d \\
-        '{{"model": "default", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+        '{{"messages": [{{"role": "user", "content": "What is the capital of France?"}}], "temperature": 0}}'
 """
