@@ -194,11 +194,7 @@ impl Tree {
         debug_assert_eq!(entry.child, NIL);
         self.work.queue_operations += 1;
         let queue = &mut self.node_mut(v).queue;
-        let changed = if queued {
-            queue.insert(entry)
-        } else {
-            queue.remove(&entry)
-        };
+        let changed = if queued { queue.insert(entry) } else { queue.remove(&entry) };
         debug_assert!(changed);
     }
 
@@ -247,11 +243,7 @@ impl Tree {
         let order = match self.frontier.order {
             Order::Held => {
                 // A request that is being computed already, but is not worth waiting for, comes after active ones.
-                let rows = if active == v {
-                    self.node(v).counts.rows as u64
-                } else {
-                    0
-                };
+                let rows = if active == v { self.node(v).counts.rows as u64 } else { 0 };
                 (u64::MAX - held, u64::MAX - rows, age)
             }
             Order::Missing => (first.key.rank - held * self.frontier.chunk * RANK_UNIT, 0, age),

@@ -76,12 +76,7 @@ impl HashKey {
                 }
             }
         }
-        Stream {
-            level,
-            lanes: self.lanes(),
-            rest: [0; BLOCK],
-            filled: 0,
-        }
+        Stream { level, lanes: self.lanes(), rest: [0; BLOCK], filled: 0 }
     }
 
     /// Hashes `tokens` after what `stream` has seen; appends one level for every chunk completed.
@@ -149,11 +144,7 @@ impl HashKey {
     #[inline]
     fn mix_block(&self, lanes: &mut [u64; 4], block: &[i64]) {
         for (lane, state) in lanes.iter_mut().enumerate() {
-            *state = round(
-                *state,
-                block[2 * lane] as u64 ^ self.secret[lane],
-                block[2 * lane + 1] as u64,
-            );
+            *state = round(*state, block[2 * lane] as u64 ^ self.secret[lane], block[2 * lane + 1] as u64);
         }
     }
 
@@ -206,10 +197,7 @@ mod tests {
                 let mut other = base.clone();
                 other[j] += 31 * factor;
                 other[j + 1] -= factor;
-                assert!(
-                    seen.insert(*levels(&key, &[], 64, &[&other]).last().unwrap()),
-                    "collision at {j}"
-                );
+                assert!(seen.insert(*levels(&key, &[], 64, &[&other]).last().unwrap()), "collision at {j}");
             }
         }
     }
@@ -254,10 +242,7 @@ mod tests {
     fn the_key_matters() {
         let tokens = vec![1i64; 64];
         let keys = [[0, 0], [0, 1], [1, 0], [1, 1], [1 << 32, 0], [0, 1 << 32]];
-        let distinct: HashSet<_> = keys
-            .iter()
-            .map(|&k| levels(&HashKey::new(k), &[], 64, &[&tokens])[0])
-            .collect();
+        let distinct: HashSet<_> = keys.iter().map(|&k| levels(&HashKey::new(k), &[], 64, &[&tokens])[0]).collect();
         assert_eq!(distinct.len(), keys.len());
     }
 }

@@ -45,10 +45,7 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Error::Duplicate(id) => {
-                write!(
-                    f,
-                    "id {id}: a request with this id is waiting or running; expected a new id, or `leave` first"
-                )
+                write!(f, "id {id}: a request with this id is waiting or running; expected a new id, or `leave` first")
             }
             Error::Unknown(id) => write!(f, "id {id}: no such request; expected the id of one that waits or runs"),
             Error::WrongState(id, expected) => write!(f, "id {id}: the request is not {expected}"),
@@ -182,9 +179,7 @@ impl Index {
             )));
         }
         if !aging.is_finite() || aging < 0.0 {
-            return Err(Error::Invalid(format!(
-                "aging {aging}: expected a number of at least 0"
-            )));
+            return Err(Error::Invalid(format!("aging {aging}: expected a number of at least 0")));
         }
         let frontier = Frontier {
             order: config.order,
@@ -230,8 +225,7 @@ impl Index {
         let mut left = shareable;
         for segment in segments {
             let take = usize::try_from(left).unwrap_or(usize::MAX).min(segment.len());
-            self.key
-                .absorb(&mut stream, self.config.chunk as usize, &segment[..take], &mut path);
+            self.key.absorb(&mut stream, self.config.chunk as usize, &segment[..take], &mut path);
             left -= take as u64;
         }
         (path, stream)
@@ -244,15 +238,7 @@ impl Index {
     /// # Errors
     /// [`Error::Duplicate`]; [`Error::Invalid`] if it is empty, or shorter than its path.
     pub fn insert(&mut self, new: Arriving) -> Result<(), Error> {
-        let Arriving {
-            id,
-            length,
-            reserve,
-            arrival,
-            leads,
-            path,
-            stream,
-        } = new;
+        let Arriving { id, length, reserve, arrival, leads, path, stream } = new;
         if self.ids.contains_key(&id) {
             return Err(Error::Duplicate(id));
         }
@@ -345,12 +331,7 @@ impl Index {
     pub fn grow(&mut self, id: u64, tokens: &[i64]) -> Result<(), Error> {
         let slot = self.running(id)?;
         let chunk = self.config.chunk as usize;
-        let Request {
-            end,
-            computing,
-            mut stream,
-            ..
-        } = *self.request(slot);
+        let Request { end, computing, mut stream, .. } = *self.request(slot);
         self.row_tokens += tokens.len() as u64;
         self.request_mut(slot).length += tokens.len() as u64;
         let Some(state) = stream.as_mut() else { return Ok(()) };
@@ -447,12 +428,7 @@ impl Index {
         rows.sort_unstable();
         let shared = |i: usize| {
             let Some(before) = i.checked_sub(1) else { return 0 };
-            let common = rows[before]
-                .0
-                .iter()
-                .zip(&rows[i].0)
-                .take_while(|(a, b)| a == b)
-                .count();
+            let common = rows[before].0.iter().zip(&rows[i].0).take_while(|(a, b)| a == b).count();
             let mut v = rows[i].2;
             for _ in common..rows[i].0.len() {
                 v = self.tree.node(v).parent;
@@ -505,15 +481,11 @@ impl Index {
     }
 
     pub(crate) fn request(&self, slot: Slot) -> &Request {
-        self.requests[slot as usize]
-            .as_ref()
-            .expect("slots in use hold a request")
+        self.requests[slot as usize].as_ref().expect("slots in use hold a request")
     }
 
     pub(crate) fn request_mut(&mut self, slot: Slot) -> &mut Request {
-        self.requests[slot as usize]
-            .as_mut()
-            .expect("slots in use hold a request")
+        self.requests[slot as usize].as_mut().expect("slots in use hold a request")
     }
 
     pub(crate) fn slot(&self, id: u64) -> Result<Slot, Error> {
@@ -553,13 +525,7 @@ impl Index {
             self.aside.remove(&slot);
             self.count_waiting(slot, -1, false);
         }
-        let Request {
-            arrival,
-            end,
-            length,
-            leads,
-            ..
-        } = *self.request(slot);
+        let Request { arrival, end, length, leads, .. } = *self.request(slot);
         self.ages.remove(&(arrival, slot));
         self.rows.insert(slot);
         let published = self.tree.deepest(end, Counts::published);
@@ -597,14 +563,8 @@ impl Index {
     }
 
     fn count_waiting(&mut self, slot: Slot, by: i64, queue_changed: bool) {
-        let Request {
-            end, length, reserve, ..
-        } = *self.request(slot);
-        let delta = Counts {
-            waiting: by,
-            demand: by * (length + reserve) as i64,
-            ..Counts::default()
-        };
+        let Request { end, length, reserve, .. } = *self.request(slot);
+        let delta = Counts { waiting: by, demand: by * (length + reserve) as i64, ..Counts::default() };
         if by == 0 {
             self.tree.refresh_upward(end);
         } else {
@@ -622,40 +582,19 @@ impl Index {
                 (request.length * RANK_UNIT).saturating_add(aged)
             }
         };
-        Entry {
-            key: Key {
-                rank,
-                arrival: request.arrival,
-            },
-            slot,
-            child: NIL,
-        }
+        Entry { key: Key { rank, arrival: request.arrival }, slot, child: NIL }
     }
 
     fn hold(&mut self, slot: Slot, v: NodeId) {
         self.tree.pin(v);
         self.row_published_chunks += u64::from(self.tree.node(v).depth);
         self.request_mut(slot).published = v;
-        self.tree.add(
-            v,
-            Counts {
-                rows: 1,
-                ..Counts::default()
-            },
-            false,
-        );
+        self.tree.add(v, Counts { rows: 1, ..Counts::default() }, false);
     }
 
     fn release(&mut self, v: NodeId) {
         self.row_published_chunks -= u64::from(self.tree.node(v).depth);
-        self.tree.add(
-            v,
-            Counts {
-                rows: -1,
-                ..Counts::default()
-            },
-            false,
-        );
+        self.tree.add(v, Counts { rows: -1, ..Counts::default() }, false);
         self.tree.unpin(v);
     }
 
@@ -680,9 +619,7 @@ impl Index {
     }
 
     pub(crate) fn set_computing(&mut self, slot: Slot, computing: bool) {
-        let Request {
-            end, computing: before, ..
-        } = *self.request(slot);
+        let Request { end, computing: before, .. } = *self.request(slot);
         if before == computing {
             return;
         }
@@ -693,14 +630,7 @@ impl Index {
             self.leaders.retain(|&other| other != slot);
         }
         let by = if computing { 1 } else { -1 };
-        self.tree.add(
-            end,
-            Counts {
-                leading: by,
-                ..Counts::default()
-            },
-            false,
-        );
+        self.tree.add(end, Counts { leading: by, ..Counts::default() }, false);
     }
 
     fn bytes(&self) -> u64 {

@@ -82,15 +82,7 @@ impl Naive {
     /// An empty model.
     #[must_use]
     pub fn new(config: Config, key: HashKey) -> Self {
-        Naive {
-            config,
-            key,
-            requests: vec![],
-            tentative: vec![],
-            cached: vec![],
-            pass: 1,
-            looked_enough: false,
-        }
+        Naive { config, key, requests: vec![], tentative: vec![], cached: vec![], pass: 1, looked_enough: false }
     }
 
     fn chunk(&self) -> u64 {
@@ -116,11 +108,7 @@ impl Naive {
 
     /// Chunks of `path` that running rows are computing for others, or have computed.
     fn computing(&self, path: &[Level]) -> usize {
-        self.rows()
-            .filter(|row| row.computing)
-            .map(|row| common(path, row.path()))
-            .max()
-            .unwrap_or(0)
+        self.rows().filter(|row| row.computing).map(|row| common(path, row.path())).max().unwrap_or(0)
     }
 
     fn saved(&self, path: &[Level]) -> u64 {
@@ -206,11 +194,7 @@ impl Naive {
 
     fn running(&self, id: u64) -> Result<usize, Error> {
         let at = self.find(id).ok_or(Error::Unknown(id))?;
-        if self.requests[at].waits() {
-            Err(Error::WrongState(id, "running"))
-        } else {
-            Ok(at)
-        }
+        if self.requests[at].waits() { Err(Error::WrongState(id, "running")) } else { Ok(at) }
     }
 
     /// See [`crate::Index::publish`].
@@ -300,10 +284,7 @@ impl Naive {
 
     fn tip(&self) -> usize {
         let Some(first) = self.rows().next() else { return 0 };
-        self.rows()
-            .map(|row| common(first.held_path(), row.held_path()))
-            .min()
-            .unwrap_or(0)
+        self.rows().map(|row| common(first.held_path(), row.held_path())).min().unwrap_or(0)
     }
 
     /// Where a request stands in the order; smaller is earlier.
@@ -360,18 +341,11 @@ impl Naive {
         let family: Vec<usize> = (0..self.requests.len()).filter(|&i| same(&self.requests[i])).collect();
         let shares = |i: usize| {
             let others = family.iter().filter(|&&j| j != i);
-            others
-                .map(|&j| common(self.requests[i].path(), self.requests[j].path()))
-                .max()
-                .unwrap_or(0)
+            others.map(|&j| common(self.requests[i].path(), self.requests[j].path())).max().unwrap_or(0)
         };
         let order = |i: usize| {
             let request = &self.requests[i];
-            let rank = if self.config.order == Order::Missing {
-                self.rank(request)
-            } else {
-                0
-            };
+            let rank = if self.config.order == Order::Missing { self.rank(request) } else { 0 };
             (Reverse(shares(i)), rank, request.given.arrival)
         };
         family.iter().copied().min_by_key(|&i| order(i)).unwrap_or(at)
@@ -389,10 +363,7 @@ impl Naive {
         let (mut rows, mut kv) = alone;
         for waiting in self.requests.iter().filter(|r| r.waits()) {
             let depth = |row: &Request| self.published(row.path()) + worth_it;
-            let leader = self
-                .rows()
-                .filter(recent)
-                .find(|row| common(waiting.path(), row.path()) >= depth(row));
+            let leader = self.rows().filter(recent).find(|row| common(waiting.path(), row.path()) >= depth(row));
             if let Some(leader) = leader {
                 rows += 1;
                 kv += waiting.given.length + waiting.given.reserve - depth(leader) as u64 * chunk;
@@ -452,11 +423,7 @@ impl Naive {
                 Some(None) => break End::Room,
                 Some(Some(at)) => at,
                 None => {
-                    let kept = if budget.idle && order.is_empty() {
-                        (0, 0)
-                    } else {
-                        self.kept(alone)
-                    };
+                    let kept = if budget.idle && order.is_empty() { (0, 0) } else { self.kept(alone) };
                     if kept.0 >= rows {
                         break End::Kept;
                     }
@@ -492,13 +459,7 @@ impl Naive {
             }
         }
         let kept = self.kept(alone).0.min(rows);
-        Plan {
-            order,
-            held: self.figures().held + alone.0,
-            kept,
-            skipped,
-            end,
-        }
+        Plan { order, held: self.figures().held + alone.0, kept, skipped, end }
     }
 
     fn name(&mut self, at: usize, kv: &mut u64, rows: &mut u32, prefill: &mut u64) -> Candidate {
@@ -507,22 +468,14 @@ impl Naive {
         let (uncomputed, unheld) = (self.uncomputed(request), self.unheld(request));
         let published = self.published(&path);
         let before = self.tip();
-        let shared = self
-            .rows()
-            .map(|row| common(&path[..published], row.held_path()))
-            .min()
-            .unwrap_or(published);
+        let shared = self.rows().map(|row| common(&path[..published], row.held_path())).min().unwrap_or(published);
         *rows -= 1;
         *kv = kv.saturating_sub(unheld + request.given.reserve);
         let page = u64::from(self.config.page);
         *prefill = prefill.saturating_sub(uncomputed.div_ceil(page) * page);
         self.admit(at);
         self.tentative.push(id);
-        let peers = self
-            .requests
-            .iter()
-            .filter(|r| r.waits() && common(r.path(), &path) >= shared)
-            .count();
+        let peers = self.requests.iter().filter(|r| r.waits() && common(r.path(), &path) >= shared).count();
         Candidate {
             id,
             uncomputed,

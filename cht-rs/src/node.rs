@@ -177,11 +177,7 @@ impl Node {
             Some(&(lead, _)) => Some(lead),
             None if self.queue.len() >= 2 => {
                 let first = self.queue.first()?;
-                Some(Lead {
-                    depth: self.depth,
-                    key: first.key,
-                    slot: first.slot,
-                })
+                Some(Lead { depth: self.depth, key: first.key, slot: first.slot })
             }
             None => None,
         }

@@ -124,21 +124,8 @@ impl Index {
             self.offer_all();
         }
         self.looked_enough = false;
-        let Budget {
-            kv,
-            rows,
-            prefill,
-            idle,
-            ..
-        } = budget;
-        let mut left = Left {
-            kv,
-            rows,
-            prefill,
-            alone: 0,
-            alone_kv: 0,
-            skipped: 0,
-        };
+        let Budget { kv, rows, prefill, idle, .. } = budget;
+        let mut left = Left { kv, rows, prefill, alone: 0, alone_kv: 0, skipped: 0 };
         let mut order = vec![];
         let end = loop {
             if left.rows == 0 {
@@ -151,11 +138,7 @@ impl Index {
                 Overdue::Fits(slot) => slot,
                 Overdue::Waits => break End::Room,
                 Overdue::Nobody => {
-                    let (kept_rows, kept_kv) = if idle && order.is_empty() {
-                        (0, 0)
-                    } else {
-                        self.kept(&left)
-                    };
+                    let (kept_rows, kept_kv) = if idle && order.is_empty() { (0, 0) } else { self.kept(&left) };
                     if kept_rows >= left.rows {
                         break End::Kept;
                     }
@@ -192,13 +175,7 @@ impl Index {
         }
         let (kept, _) = self.kept(&left);
         let held = self.held() + u64::from(left.alone);
-        Plan {
-            order,
-            held,
-            kept: kept.min(left.rows),
-            skipped: left.skipped,
-            end,
-        }
+        Plan { order, held, kept: kept.min(left.rows), skipped: left.skipped, end }
     }
 
     /// Takes back all but the first `keep` candidates of the plan.
@@ -365,11 +342,7 @@ impl Index {
         let published = self.tree.deepest(request.end, Counts::published);
         let rows = self.tree.node(ROOT).counts.rows;
         let before = self.tip().map_or(0, |v| self.tree.node(v).depth);
-        let shared = if rows == 0 {
-            published
-        } else {
-            self.tree.deepest(published, |counts| counts.rows == rows)
-        };
+        let shared = if rows == 0 { published } else { self.tree.deepest(published, |counts| counts.rows == rows) };
         self.admit(slot);
         self.tentative.push(slot);
         let page = u64::from(self.config.page);
@@ -389,13 +362,7 @@ impl Index {
 
     /// Makes a new row agree with the engine's own match.
     fn correct(&mut self, slot: Slot, tokens: u64) {
-        let Request {
-            end,
-            published,
-            length,
-            leads,
-            ..
-        } = *self.request(slot);
+        let Request { end, published, length, leads, .. } = *self.request(slot);
         let (chunk, page) = (u64::from(self.config.chunk), u64::from(self.config.page));
         // An engine recomputes at least the last token, and matches whole pages.
         let matchable = (length - 1) / page * page / chunk;

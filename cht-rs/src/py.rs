@@ -22,11 +22,7 @@ fn integers(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
             return Err(PyValueError::new_err(format!(
                 "{name}: expected a one-dimensional contiguous buffer of 64-bit integers, got {} dimensions{}",
                 buffer.dimensions(),
-                if buffer.is_c_contiguous() {
-                    ""
-                } else {
-                    ", not contiguous"
-                }
+                if buffer.is_c_contiguous() { "" } else { ", not contiguous" }
             )));
         }
         // The buffer is released before the call returns: its owner may want to grow it.
@@ -34,9 +30,7 @@ fn integers(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     }
     object.extract().map_err(|_| {
         let kind = object.get_type().to_string();
-        PyTypeError::new_err(format!(
-            "{name}: expected 64-bit integers (array('q'), NumPy int64, a list), got {kind}"
-        ))
+        PyTypeError::new_err(format!("{name}: expected 64-bit integers (array('q'), NumPy int64, a list), got {kind}"))
     })
 }
 
@@ -75,9 +69,7 @@ impl PyIndex {
             "held" => Order::Held,
             "missing" => Order::Missing,
             _ => {
-                return Err(PyValueError::new_err(format!(
-                    "order {order:?}: expected 'held' or 'missing'"
-                )));
+                return Err(PyValueError::new_err(format!("order {order:?}: expected 'held' or 'missing'")));
             }
         };
         let config = Config {
@@ -90,9 +82,7 @@ impl PyIndex {
             capacity: kv_capacity,
             key: [hash_key.0, hash_key.1],
         };
-        Ok(PyIndex {
-            index: Index::new(config)?,
-        })
+        Ok(PyIndex { index: Index::new(config)? })
     }
 
     #[pyo3(signature = (id, segments, *, length, arrival, reserve=0, namespace=vec![], shareable=None, leads=true))]
@@ -108,36 +98,17 @@ impl PyIndex {
         shareable: Option<u64>,
         leads: bool,
     ) -> PyResult<()> {
-        let tokens = segments
-            .iter()
-            .map(|s| integers("tokens", s))
-            .collect::<PyResult<Vec<_>>>()?;
+        let tokens = segments.iter().map(|s| integers("tokens", s)).collect::<PyResult<Vec<_>>>()?;
         let given: u64 = tokens.iter().map(|s| s.len() as u64).sum();
         if given != length {
-            return Err(PyValueError::new_err(format!(
-                "length {length}: the tokens given are {given}"
-            )));
+            return Err(PyValueError::new_err(format!("length {length}: the tokens given are {given}")));
         }
         let segments: Vec<&[i64]> = tokens.iter().map(Vec::as_slice).collect();
-        let space: Vec<Option<&[u8]>> = namespace
-            .iter()
-            .map(|part| part.as_ref().map(String::as_bytes))
-            .collect();
+        let space: Vec<Option<&[u8]>> = namespace.iter().map(|part| part.as_ref().map(String::as_bytes)).collect();
         let (path, stream) = self.index.path(&space, &segments, shareable.unwrap_or(length));
         let stream = shareable.is_none_or(|shareable| shareable >= length).then_some(stream);
-        let arrival = Arrival {
-            tokens: arrival.0,
-            sequence: arrival.1,
-        };
-        Ok(self.index.insert(Arriving {
-            id,
-            length,
-            reserve,
-            arrival,
-            leads,
-            path,
-            stream,
-        })?)
+        let arrival = Arrival { tokens: arrival.0, sequence: arrival.1 };
+        Ok(self.index.insert(Arriving { id, length, reserve, arrival, leads, path, stream })?)
     }
 
     #[pyo3(signature = (id, levels, *, level_tokens, length, arrival, reserve=0, namespace=vec![], leads=true))]
@@ -159,28 +130,14 @@ impl PyIndex {
                 self.index.config.chunk
             )));
         }
-        let space: Vec<Option<&[u8]>> = namespace
-            .iter()
-            .map(|part| part.as_ref().map(String::as_bytes))
-            .collect();
+        let space: Vec<Option<&[u8]>> = namespace.iter().map(|part| part.as_ref().map(String::as_bytes)).collect();
         let mut path = vec![];
         let mut stream = self.index.hash_key().start(&space);
         for level in levels {
             self.index.hash_key().absorb_level(&mut stream, level, &mut path);
         }
-        let arrival = Arrival {
-            tokens: arrival.0,
-            sequence: arrival.1,
-        };
-        Ok(self.index.insert(Arriving {
-            id,
-            length,
-            reserve,
-            arrival,
-            leads,
-            path,
-            stream: None,
-        })?)
+        let arrival = Arrival { tokens: arrival.0, sequence: arrival.1 };
+        Ok(self.index.insert(Arriving { id, length, reserve, arrival, leads, path, stream: None })?)
     }
 
     fn begin(&mut self) {
@@ -216,27 +173,11 @@ impl PyIndex {
         prefill_tokens: u64,
         idle: bool,
     ) -> (Vec<CandidateTuple>, u64, u32, u32, &'static str) {
-        let plan = self.index.plan(Budget {
-            now,
-            kv: kv_tokens,
-            rows,
-            prefill: prefill_tokens,
-            idle,
-        });
+        let plan = self.index.plan(Budget { now, kv: kv_tokens, rows, prefill: prefill_tokens, idle });
         let order = plan
             .order
             .iter()
-            .map(|c| {
-                (
-                    c.id,
-                    c.uncomputed,
-                    c.add_total,
-                    c.add_distinct,
-                    c.chunks_before,
-                    c.chunks_after,
-                    c.peers,
-                )
-            })
+            .map(|c| (c.id, c.uncomputed, c.add_total, c.add_distinct, c.chunks_before, c.chunks_after, c.peers))
             .collect();
         (order, plan.held, plan.kept, plan.skipped, plan.end.name())
     }

@@ -118,11 +118,7 @@ impl Tree {
             let label = &self.node(child).label;
             // Linear on purpose: a binary search would trust monotonicity, which a collision breaks.
             let common = label.iter().zip(path).take_while(|(a, b)| a == b).count();
-            v = if common == label.len() {
-                child
-            } else {
-                self.split(child, common)
-            };
+            v = if common == label.len() { child } else { self.split(child, common) };
             path = &path[common..];
         }
         v
@@ -191,9 +187,7 @@ impl Tree {
     /// Removes empty leaves from `v` upwards and fuses a node that only passes through with its child.
     fn prune(&mut self, mut v: NodeId) {
         while v != ROOT && self.node(v).pins == 0 {
-            let Node {
-                parent, first_child, ..
-            } = *self.node(v);
+            let Node { parent, first_child, .. } = *self.node(v);
             if first_child == NIL {
                 debug_assert_eq!(self.node(v).counts, Counts::default());
                 self.detach(parent, v);
@@ -230,14 +224,7 @@ impl Tree {
         self.recency.insert(uses, v);
         if old == 0 {
             self.pin(v);
-            self.add(
-                v,
-                Counts {
-                    cached: 1,
-                    ..Counts::default()
-                },
-                false,
-            );
+            self.add(v, Counts { cached: 1, ..Counts::default() }, false);
         } else {
             self.recency.remove(&old);
         }
@@ -254,14 +241,7 @@ impl Tree {
         let stamp = std::mem::replace(&mut self.node_mut(v).remembered, 0);
         debug_assert_ne!(stamp, 0);
         self.recency.remove(&stamp);
-        self.add(
-            v,
-            Counts {
-                cached: -1,
-                ..Counts::default()
-            },
-            false,
-        );
+        self.add(v, Counts { cached: -1, ..Counts::default() }, false);
         self.unpin(v);
     }
 
@@ -329,11 +309,7 @@ impl Tree {
     fn detach(&mut self, parent: NodeId, child: NodeId) {
         let level = self.node(child).label[0];
         self.edges.remove(&(parent, level));
-        let Node {
-            next_sibling,
-            previous_sibling,
-            ..
-        } = *self.node(child);
+        let Node { next_sibling, previous_sibling, .. } = *self.node(child);
         if previous_sibling == NIL {
             self.node_mut(parent).first_child = next_sibling;
         } else {

@@ -91,16 +91,8 @@ struct Driver {
 
 impl Driver {
     fn new(order: Order, mask: u64, barrier_min: u32, page: u32) -> Self {
-        let config = Config {
-            chunk: CHUNK,
-            page,
-            order,
-            aging: 0.25,
-            barrier_min,
-            max_wait: 600,
-            capacity: 160,
-            key: [1, 2],
-        };
+        let config =
+            Config { chunk: CHUNK, page, order, aging: 0.25, barrier_min, max_wait: 600, capacity: 160, key: [1, 2] };
         let key = HashKey::new(config.key).with_mask(mask);
         Driver {
             index: Index::with_key(config, key).unwrap(),
@@ -135,23 +127,11 @@ impl Driver {
 
     fn apply(&mut self, op: &Op) {
         match *op {
-            Op::Insert {
-                base,
-                keep,
-                chunks,
-                symbol,
-                tail,
-                reserve,
-                flags,
-            } => {
+            Op::Insert { base, keep, chunks, symbol, tail, reserve, flags } => {
                 let mut tokens = vec![];
                 if !self.alive.is_empty() && flags & 3 != 0 {
                     let base = &self.alive[usize::from(base) % self.alive.len()].tokens;
-                    let keep = if flags & 3 == 1 {
-                        base.len()
-                    } else {
-                        usize::from(keep) % (base.len() + 1)
-                    };
+                    let keep = if flags & 3 == 1 { base.len() } else { usize::from(keep) % (base.len() + 1) };
                     tokens.extend_from_slice(&base[..keep / CHUNK as usize * CHUNK as usize]);
                 }
                 for i in 0..chunks % 5 {
@@ -162,35 +142,14 @@ impl Driver {
                 self.next += 1;
                 // Unique, but not monotone in the order of insertion.
                 let late = u64::from(flags >> 5) * 40;
-                let arrival = Arrival {
-                    tokens: self.now.saturating_sub(late),
-                    sequence: self.next,
-                };
-                let request = Alive {
-                    id: self.next,
-                    tokens,
-                    arrival,
-                    space: flags >> 2 & 3,
-                };
-                let shareable = if flags & 0x10 == 0 {
-                    u64::MAX
-                } else {
-                    u64::from(keep) % 20
-                };
+                let arrival = Arrival { tokens: self.now.saturating_sub(late), sequence: self.next };
+                let request = Alive { id: self.next, tokens, arrival, space: flags >> 2 & 3 };
+                let shareable = if flags & 0x10 == 0 { u64::MAX } else { u64::from(keep) % 20 };
                 let new = self.arriving(&request, u64::from(reserve % 16), flags & 0x60 != 0, shareable);
                 self.insert(new);
                 self.alive.push(request);
             }
-            Op::Pass {
-                kv,
-                rows,
-                prefill,
-                cut,
-                match_all,
-                refuse,
-                idle,
-                undo_only,
-            } => {
+            Op::Pass { kv, rows, prefill, cut, match_all, refuse, idle, undo_only } => {
                 self.index.begin();
                 self.naive.begin();
                 let budget = Budget {
@@ -215,28 +174,19 @@ impl Driver {
                     let request = self.alive.iter().find(|r| r.id == candidate.id).unwrap();
                     let length = request.tokens.len() as u64;
                     self.now += candidate.uncomputed;
-                    let found = if match_all {
-                        length - candidate.uncomputed
-                    } else {
-                        (length * i as u64 / 3).min(length - 1)
-                    };
+                    let found =
+                        if match_all { length - candidate.uncomputed } else { (length * i as u64 / 3).min(length - 1) };
                     reused.push((candidate.id, found));
                 }
-                let refused: Vec<u64> = if refuse {
-                    reused.pop().map(|(id, _)| id).into_iter().collect()
-                } else {
-                    vec![]
-                };
+                let refused: Vec<u64> =
+                    if refuse { reused.pop().map(|(id, _)| id).into_iter().collect() } else { vec![] };
                 self.index.settle(&reused, &refused).unwrap();
                 self.naive.settle(&reused, &refused);
             }
             Op::Publish { who, share, computing } => {
                 let Some((id, length)) = self.pick(who) else { return };
                 let tokens = length * u64::from(share % 5) / 4;
-                let same = (
-                    self.index.publish(id, tokens, computing),
-                    self.naive.publish(id, tokens, computing),
-                );
+                let same = (self.index.publish(id, tokens, computing), self.naive.publish(id, tokens, computing));
                 assert_eq!(same.0, same.1);
             }
             Op::Grow { who, tokens, symbol } => {

@@ -1,0 +1,197 @@
+"""The scheduler core: who is admitted next, and who waits for whom.
+
+The rule itself is in the index (``cht-rs/src/plan.rs``); this class keeps the index in step with the engine, asks the
+gate, and counts. One call into the index plans a pass and one settles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from feather_sglang._cht import Index
+from feather_sglang.core.gates import make_gate
+from feather_sglang.core.interface import Admissions, Candidate, Decode, Limits, Phase, Request, Row, Step, View
+from feather_sglang.core.settings import Settings
+
+_ENDS_WORTH_LOGGING = frozenset({"kept", "room", "looked"})
+
+
+class SchedulerCore:
+    """Implements ``interface.Core``. Not thread-safe: one per engine scheduler."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.gate = make_gate(settings.gate)
+        self._index = Index(
+            chunk_size=settings.chunk_size,
+            page_size=settings.page_size,
+            order=settings.order,
+            aging=settings.aging,
+            barrier_min=settings.barrier_min,
+            max_wait_tokens=settings.max_wait_tokens,
+            kv_capacity=settings.kv_capacity,
+            hash_key=settings.hash_key,
+        )
+        self._lengths: dict[int, int] = {}
+        """Tokens of every request alive when it entered the queue."""
+        self._running: set[int] = set()
+        self._scheduled = 0
+        self._admitted = self._stops = self._barrier_waits = self._refused = 0
+
+    @property
+    def scheduled_tokens(self) -> int:
+        """Prefill tokens of all admissions, and one for each running row and pass: the clock of ages and bounds."""
+        return self._scheduled
+
+    def enqueue(self, request: Request) -> None:
+        """A request enters the waiting queue; a running one with the same id was retracted, and leaves its row.
+
+        Raises ValueError if it waits already, or a field is out of range.
+        """
+        if request.id in self._running:
+            self.leave(request.id, None)
+        if request.levels is not None:
+            self._index.insert_levels(
+                request.id,
+                request.levels,
+                level_tokens=request.level_tokens,
+                length=request.length,
+                arrival=request.arrival,
+                reserve=request.reserve,
+                namespace=request.namespace,
+                leads=request.leads,
+            )
+        else:
+            self._index.insert(
+                request.id,
+                request.tokens or (),
+                length=request.length,
+                arrival=request.arrival,
+                reserve=request.reserve,
+                namespace=request.namespace,
+                shareable=request.shareable,
+                leads=request.leads,
+            )
+        self._lengths[request.id] = request.length
+
+    def leave(self, id: int, produced: int | None) -> None:
+        """A request finished (``produced``: its output length) or is gone (None: aborted, lost). Idempotent."""
+        self._index.leave(id, produced is not None)
+        self._running.discard(id)
+        self._lengths.pop(id, None)
+
+    def begin(self, changed: Iterable[Row], alive: Iterable[int]) -> None:
+        """Starts a pass with what the engine holds now.
+
+        ``changed``: rows whose state is new; ``alive``: ids of all rows. A row that the core lost sight of is activated
+        or leaves here, so a lost event heals in one pass.
+        """
+        index = self._index
+        index.begin()
+        alive = set(alive)
+        for id in self._running - alive:
+            self.leave(id, None)
+        for id in alive - self._running:
+            if id in self._lengths:
+                index.settle([], [])
+                index.activate(id)
+                self._running.add(id)
+        self._scheduled += len(alive)
+        for row in changed:
+            if row.id not in self._running:
+                continue
+            if row.grown is not None and len(row.grown):
+                index.grow(row.id, row.grown)
+            index.publish(row.id, row.published, row.phase == Phase.PREFILLING)
+
+    def plan_admissions(self, limits: Limits) -> Admissions:
+        """Whom to admit in this pass, tentatively until ``settle``."""
+        ask_gate = limits.may_stop and self.gate.name != "never"
+        view = self.view() if ask_gate else None
+        named, held, kept, skipped, end = self._index.plan(
+            now=self._scheduled,
+            kv_tokens=max(limits.kv_tokens, 0),
+            rows=max(limits.rows, 0),
+            prefill_tokens=max(limits.prefill_tokens, 0),
+            idle=limits.idle,
+        )
+        order = [Candidate(*fields) for fields in named]
+        stop = end if end in _ENDS_WORTH_LOGGING else None
+        if view is not None:
+            least = 1 if limits.idle else 0  # a gate never stops an empty batch
+            taken = max(self.gate.cut(view, order), min(least, len(order)))
+            if taken < len(order):
+                self._index.undo(taken)
+                del order[taken:]
+                self._stops += 1
+                stop = f"gate {self.gate.name}"
+        self._barrier_waits += held
+        return Admissions(order, held, kept, skipped, stop)
+
+    def settle(self, reused: Mapping[int, int], refused: Mapping[int, str]) -> None:
+        """What the engine did with the plan; requests in neither mapping wait on as if they had not been named.
+
+        ``reused``: admitted id -> tokens its match found; ``refused``: id -> reason.
+        """
+        self._index.settle([(id, tokens) for id, tokens in reused.items() if id in self._lengths], list(refused))
+        for id, tokens in reused.items():
+            if id in self._lengths:
+                self._running.add(id)
+                self._scheduled += self._lengths[id] - tokens
+        self._admitted += len(reused)
+        self._refused += len(refused)
+
+    def plan_decode(self, limits: Limits) -> Decode:
+        """All rows, sorted by family."""
+        rows, _ = self._index.rows_by_family()
+        return Decode(rows, [], [], ())
+
+    def observe(self, steps: Iterable[Step]) -> None:
+        """Feeds measured steps to the gate, in order."""
+        for step in steps:
+            self.gate.observe(step)
+
+    def forget(self) -> None:
+        """The engine dropped its cache."""
+        self._index.forget()
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError with the first invariant that does not hold. O(everything)."""
+        self._index.check_integrity()
+        stats = self._index.stats()
+        if stats["waiting"] + stats["running"] != len(self._lengths) or not self._running <= self._lengths.keys():
+            raise RuntimeError(
+                f"the core knows {len(self._lengths)} requests, {len(self._running)} of them running; "
+                f"the index {stats['waiting']} waiting and {stats['running']} running"
+            )
+
+    def view(self) -> View:
+        """The running batch as gates see it. O(rows log rows)."""
+        order, shared = self._index.rows_by_family()
+        stats = self._index.stats()
+        return View(
+            order,
+            shared,
+            total_kv=stats["total_kv"],
+            distinct_kv=stats["distinct_kv"],
+            tip_chunks=stats["tip_chunks"],
+            waiting=stats["waiting"],
+            held=stats["held"],
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Figures for operators, in plain values.
+
+        ``barrier_waits`` counts each request once for each pass that held it back, ``stops`` the passes that the gate cut
+        short, ``refused`` the planned requests that the engine did not take.
+        """
+        stats = self._index.stats()
+        kept = ("waiting", "held", "running", "tip_chunks", "total_kv", "distinct_kv", "cached_tokens", "nodes", "bytes")
+        return {name: stats[name] for name in kept} | {
+            "admitted": self._admitted,
+            "stops": self._stops,
+            "barrier_waits": self._barrier_waits,
+            "refused": self._refused,
+            "scheduled_tokens": self._scheduled,
+        }

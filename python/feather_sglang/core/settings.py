@@ -1,0 +1,63 @@
+"""What a scheduler core is made with. Validated here, for every adapter."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+ORDERS = ("held", "missing")
+GATES = ("never", "static")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Equal on every rank. Raises ValueError with one line that names the field, what was expected and what came."""
+
+    order: str = "held"
+    """``held``: the oldest request, unless running rows hold at least ``barrier_min`` tokens more of another one.
+    ``missing``: fewest tokens that no running row holds, plus ageing (the Feather paper's order)."""
+    gate: str = "never"
+    chunk_size: int = 64
+    """Tokens a chunk; a multiple of ``page_size``."""
+    page_size: int = 1
+    aging: float = 0.02
+    """Order ``missing``: tokens of advantage for each token scheduled since a request arrived. 0: none."""
+    barrier_min: int = 256
+    """Tokens that waiting for a running prefill must save, or that running rows must hold more, to leave arrival order."""
+    max_wait_tokens: int = 600_000
+    """Scheduled tokens after which a waiting request is served in arrival order, whatever else holds."""
+    kv_capacity: int = 1 << 20
+    """Tokens of the engine's KV pool."""
+    hash_key: tuple[int, int] = (0, 0)
+    """Two unsigned 64-bit halves of the key of the chunk hashes."""
+
+    def __post_init__(self) -> None:
+        _choice("order", self.order, ORDERS)
+        _choice("gate", self.gate, GATES)
+        _whole("page_size", self.page_size, 1)
+        _whole("chunk_size", self.chunk_size, 1)
+        if self.chunk_size % self.page_size:
+            raise ValueError(
+                f"chunk_size {self.chunk_size}: expected a multiple of the page size ({self.page_size}), "
+                f"such as {default_chunk_size(self.page_size)}"
+            )
+        if isinstance(self.aging, bool) or not (isinstance(self.aging, int | float) and 0 <= self.aging < math.inf):
+            raise ValueError(f"aging {self.aging!r}: expected a number of at least 0")
+        _whole("barrier_min", self.barrier_min, 0)
+        _whole("max_wait_tokens", self.max_wait_tokens, 0)
+        _whole("kv_capacity", self.kv_capacity, 1)
+
+
+def default_chunk_size(page_size: int) -> int:
+    """The smallest multiple of the page size that is at least 64 tokens."""
+    return page_size * -(-64 // page_size)
+
+
+def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} {value!r}: expected one of {', '.join(choices)}")
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} {value!r}: expected a whole number of at least {least}")
