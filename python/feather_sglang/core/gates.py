@@ -1,4 +1,4 @@
-"""Gates: when to stop filling the batch. A gate sees the batch and the planned candidates, and says how many to take."""
+"""Gates: when to stop filling the batch. A gate sees the batch and the planned candidates and says how many to take."""
 
 from __future__ import annotations
 

@@ -77,10 +77,10 @@ class Row(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Rows ``first .. first + count`` of the decode order hold the KV tokens ``start .. end`` in common."""
+    """Rows ``first .. first + rows`` of the decode order hold the KV tokens ``start .. end`` in common."""
 
     first: int
-    count: int
+    rows: int
     start: int
     end: int
 

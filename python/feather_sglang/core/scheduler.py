@@ -183,12 +183,15 @@ class SchedulerCore:
     def state(self) -> dict[str, Any]:
         """Figures for operators, in plain values.
 
-        ``barrier_waits`` counts each request once for each pass that held it back, ``stops`` the passes that the gate cut
-        short, ``refused`` the planned requests that the engine did not take.
+        ``barrier_waits`` counts each request once for each pass that held it back, ``stops`` the passes that the gate
+        cut short, ``refused`` the planned requests that the engine did not take.
         """
         stats = self._index.stats()
-        kept = ("waiting", "held", "running", "tip_chunks", "total_kv", "distinct_kv", "cached_tokens", "nodes", "bytes")
-        return {name: stats[name] for name in kept} | {
+        of_index = (
+            *("waiting", "held", "running", "tip_chunks"),
+            *("total_kv", "distinct_kv", "cached_tokens", "nodes", "bytes"),
+        )
+        return {name: stats[name] for name in of_index} | {
             "admitted": self._admitted,
             "stops": self._stops,
             "barrier_waits": self._barrier_waits,

@@ -23,7 +23,7 @@ class Settings:
     aging: float = 0.02
     """Order ``missing``: tokens of advantage for each token scheduled since a request arrived. 0: none."""
     barrier_min: int = 256
-    """Tokens that waiting for a running prefill must save, or that running rows must hold more, to leave arrival order."""
+    """Tokens that waiting must save, or that running rows must hold more, for a request to leave arrival order."""
     max_wait_tokens: int = 600_000
     """Scheduled tokens after which a waiting request is served in arrival order, whatever else holds."""
     kv_capacity: int = 1 << 20
