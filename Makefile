@@ -38,6 +38,7 @@ $(STAMPS)/platform: cpu-platform/pyproject.toml $(STAMPS)/requirements
 	@touch $@
 
 $(STAMPS)/extension: $(RUST) pyproject.toml $(STAMPS)/requirements
+	cargo fetch --quiet
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from feather_sglang.cli import doctor as cli_doctor
 from feather_sglang.cli import server
-
-pytestmark = pytest.mark.slow
+from feather_sglang.cli.doctor import Finding
 
 
 def doctor(**environment: str) -> tuple[int, dict[str, Any]]:
@@ -21,6 +20,7 @@ def doctor(**environment: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_sound_environment() -> None:
     status, report = doctor()
     assert {subject: check for subject, check in report["checks"].items() if check["problem"]} == {}
@@ -33,6 +33,7 @@ def test_a_sound_environment() -> None:
     assert checks["policy"]["value"].startswith("on")
 
 
+@pytest.mark.slow
 def test_a_filter_that_hides_the_plugin() -> None:
     status, report = doctor(SGLANG_PLUGINS="feather_cpu", FEATHER_DISABLE="1")
     assert status == 1
@@ -42,16 +43,25 @@ def test_a_filter_that_hides_the_plugin() -> None:
     assert "FEATHER_DISABLE=1" in report["checks"]["environment"]["value"]
 
 
+@pytest.mark.slow
 def test_a_platform_that_does_not_exist() -> None:
     status, report = doctor(SGLANG_PLATFORM="moon")
     assert status == 1
     assert "'moon' not found" in report["checks"]["platform"]["problem"]
 
 
-def test_it_can_be_read_by_people() -> None:
-    command = [sys.executable, "-m", "feather_sglang.cli.main", "doctor"]
-    environment = os.environ | {"SGLANG_PLUGINS": "nothing"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 1
-    assert "mend it with" in done.stdout
-    assert done.stdout.endswith("something is wrong: see above\n")
+def test_it_can_be_read_by_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken() -> Finding:
+        raise RuntimeError("no such thing\nat line 1")
+
+    checks = {"one": lambda: Finding("1.0"), "two": lambda: Finding("0.1", "too old", "pip install two"), "3": broken}
+    monkeypatch.setattr(cli_doctor, "_CHECKS", checks)
+    assert cli_doctor.main([]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "ok     one                 1.0",
+        "WRONG  two                 0.1: too old",
+        "       mend it with        pip install two",
+        "WRONG  3                   cannot be told: RuntimeError: no such thing",
+        "",
+        "something is wrong: see above",
+    ]
