@@ -25,7 +25,7 @@ setup: $(STAMPS)/model ## Create .venv/ with SGLang, both distributions (the ext
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is older than 3.11: make PYTHON=python3.11 ..." >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	unset PYTHONPYCACHEPREFIX; $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^uv==' requirements.txt)"
 	@mkdir -p $(STAMPS) && touch $@
 
