@@ -60,7 +60,7 @@ class SchedulerCore:
                 arrival=request.arrival,
                 reserve=request.reserve,
                 namespace=request.namespace,
-                leads=request.leads,
+                leads=request.leads and self.settings.barrier,
             )
         else:
             self._index.insert(
@@ -71,7 +71,7 @@ class SchedulerCore:
                 reserve=request.reserve,
                 namespace=request.namespace,
                 shareable=request.shareable,
-                leads=request.leads,
+                leads=request.leads and self.settings.barrier,
             )
         self._lengths[request.id] = request.length
 

@@ -24,6 +24,8 @@ class Settings:
     """Order ``missing``: tokens of advantage for each token scheduled since a request arrived. 0: none."""
     barrier_min: int = 256
     """Tokens that waiting must save, or that running rows must hold more, for a request to leave arrival order."""
+    barrier: bool = True
+    """Whether requests wait for a prefix that is being prefilled; off only to measure what that brings."""
     max_wait_tokens: int = 600_000
     """Scheduled tokens after which a waiting request is served in arrival order, whatever else holds."""
     kv_capacity: int = 1 << 20
