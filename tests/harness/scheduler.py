@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,20 @@ for _name, _value in _PROCESS.items():
 import msgspec  # noqa: E402
 import sglang.srt.managers.scheduler as scheduler_module  # noqa: E402  loaded before plugins, as in its own process
 import torch  # noqa: E402
+from sglang.srt.distributed.parallel_state import (  # noqa: E402
+    destroy_distributed_environment,
+    destroy_model_parallel,
+)
 from sglang.srt.managers import io_struct  # noqa: E402
+from sglang.srt.managers.schedule_policy import SchedulePolicy  # noqa: E402
 from sglang.srt.plugins import load_plugins  # noqa: E402
 from sglang.srt.runtime_context import SpawnRanks, publish, spawn_world_rank  # noqa: E402
 from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
 from sglang.srt.server_args import PortArgs, ServerArgs  # noqa: E402
 
+from feather_sglang.core.settings import Settings  # noqa: E402
+from feather_sglang.sglang.options import chunk_size_of, read_options  # noqa: E402
+from feather_sglang.sglang.start import attach  # noqa: E402
 from tests.harness.model import write_model  # noqa: E402
 
 torch.set_num_threads(1)
@@ -57,7 +66,7 @@ class Log:
     batches: list[Batch] = field(default_factory=list)
     passes: int = 0
     cached: dict[str, int] = field(default_factory=dict)
-    """Tokens each request took from the cache when it was admitted (the last time, after a retraction)."""
+    """Tokens each request took from the cache when it was first admitted."""
     admitted: list[str] = field(default_factory=list)
     """Requests in order of admission."""
     first_token: dict[str, int] = field(default_factory=dict)
@@ -78,16 +87,38 @@ class Log:
         """What must be equal for two runs to be equal."""
         return [(b.mode, b.rids, b.prefixes, b.extends) for b in self.batches]
 
-    def families_in_decode(self, family_of: Any) -> float:
+    def families_in_decode(self, family_of: Callable[[str], Any]) -> float:
         """Mean number of families in a decode batch; ``family_of`` names the family of a request id."""
         counts = [len({family_of(rid) for rid in b.rids}) for b in self.batches if b.mode == "DECODE"]
         return sum(counts) / len(counts)
 
 
 class Harness:
-    """One Scheduler. Settings are SGLang's ``ServerArgs``, over small defaults."""
+    """One Scheduler. Settings are SGLang's ``ServerArgs``, over small defaults.
 
-    def __init__(self, model: Path, *, overlap: bool = True, environment: dict[str, str] | None = None, **args: Any):
+    :param model: the folder for the tiny model.
+    :param overlap: which loop ``step`` runs.
+    :param options: the plugin's, by name, as its environment variables.
+    """
+
+    def __init__(self, model: Path, *, overlap: bool = True, options: Mapping[str, Any] | None = None, **args: Any):
+        variables = {f"FEATHER_{name.upper()}": str(value) for name, value in (options or {}).items()}
+        with environment(**variables):
+            try:
+                self.scheduler = self._start(model, overlap, args)
+            except BaseException:
+                self.close()
+                raise
+        self.overlap = overlap
+        self.scheduler.enable_skip_finishing_decode = overlap  # as the event loops set it
+        self.scheduler.result_queue = deque()
+        self.scheduler._war_barrier_enabled = False
+        self.log = Log()
+        self._requests: dict[str, Any] = {}
+        self._started: set[str] = set()
+        self._count = 0
+
+    def _start(self, model: Path, overlap: bool, args: Mapping[str, Any]) -> Any:
         defaults: dict[str, Any] = {
             "model_path": str(write_model(model)),
             "device": "cpu",
@@ -102,21 +133,18 @@ class Harness:
             "disable_overlap_schedule": not overlap,
             "chunked_prefill_size": 8192,
         }
-        self.server_args = ServerArgs(**(defaults | args))
+        self.server_args = ServerArgs(**(defaults | dict(args)))
         self.server_args.resolve_once()
         self.server_args.check_server_args()
-        ranks = SpawnRanks(
-            world_rank=spawn_world_rank(self.server_args, tp_rank=0, pp_rank=0), dp_rank=None, gpu_id=0
-        )
+        ranks = SpawnRanks(world_rank=spawn_world_rank(self.server_args, tp_rank=0, pp_rank=0), dp_rank=None, gpu_id=0)
         publish(self.server_args, role="scheduler", ranks=ranks)
-        self.scheduler = scheduler_module.Scheduler(self.server_args, PortArgs.init_new(self.server_args))
-        self.overlap = overlap
-        self.scheduler.enable_skip_finishing_decode = overlap
-        self.scheduler.result_queue = deque()
-        self.scheduler._war_barrier_enabled = False
-        self.log = Log()
-        self._requests: dict[str, Any] = {}
-        self._count = 0
+        return scheduler_module.Scheduler(self.server_args, PortArgs.init_new(self.server_args))
+
+    @staticmethod
+    def close() -> None:
+        """Take down what SGLang allows once in a process, so that another Scheduler can be started."""
+        destroy_model_parallel()
+        destroy_distributed_environment()
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -141,6 +169,9 @@ class Harness:
             "stream": False,
         }
         self.control(struct(**(required | given | fields)))
+        queue = self.scheduler.waiting_queue
+        if len(queue) and queue[-1].rid == rid:
+            self._requests[rid] = queue[-1]
         return rid
 
     def send_all(self, prompts: Iterable[Sequence[int]], new: int = 8, **fields: Any) -> list[str]:
@@ -149,7 +180,6 @@ class Harness:
     def control(self, message: Any) -> None:
         """Hand any message to the Scheduler."""
         self.scheduler.process_input_requests([message])
-        self._note_requests()
 
     def abort(self, rid: str = "", *, everything: bool = False) -> None:
         self.control(io_struct.AbortReq(rid=rid, abort_all=everything))
@@ -171,8 +201,25 @@ class Harness:
         assert self.flush()
         self.log = Log()
         self._requests.clear()
+        self._started.clear()
         self._count = 0
         return self.log
+
+    def reconfigure(self, policy: str = "feather", chunked_prefill_size: int | None = None, **settings: Any) -> Log:
+        """Another policy on the same Scheduler, in a second less than two: a comparison needs many.
+
+        :param settings: fields of the core's ``Settings``, over its defaults, for ``feather``.
+        """
+        scheduler = self.scheduler
+        log = self.fresh()
+        if chunked_prefill_size is not None:
+            scheduler.chunked_prefill_size = chunked_prefill_size
+        scheduler.__dict__.pop("feather", None)
+        scheduler.waiting_queue = []
+        scheduler.policy = SchedulePolicy(policy, scheduler.tree_cache, False, False, False)
+        if policy == "feather":
+            attach(scheduler, settings_with(scheduler, **settings))
+        return log
 
     @property
     def queue(self) -> list[Any]:
@@ -256,14 +303,6 @@ class Harness:
                 self.log.cached[rid] = prefix
         return record
 
-    @property
-    def _started(self) -> set[str]:
-        return self.__dict__.setdefault("_started_rids", set())
-
-    def _note_requests(self) -> None:
-        for req in self.scheduler.waiting_queue:
-            self._requests.setdefault(req.rid, req)
-
     def _note_outputs(self) -> None:
         for rid, req in list(self._requests.items()):
             if req.output_ids and rid not in self.log.first_token:
@@ -273,6 +312,31 @@ class Harness:
                 del self._requests[rid]
 
 
-def families_of(rids: Iterable[str], members: int) -> Counter[int]:
-    """How many of each family, for requests ``r0 ...`` that were sent family by family."""
-    return Counter(int(rid[1:]) // members for rid in rids)
+def settings_with(scheduler: Any, **changes: Any) -> Settings:
+    """The core's settings for a scheduler: the plugin's defaults, with ``changes``."""
+    options = read_options({}, {})
+    fields = {
+        "order": options.order,
+        "gate": options.gate,
+        "chunk_size": chunk_size_of(options, scheduler.page_size),
+        "page_size": scheduler.page_size,
+        "barrier_min": options.barrier_min,
+        "kv_capacity": scheduler.max_total_num_tokens,
+        "hash_key": (1, 2),
+    }
+    return Settings(**(fields | changes))
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Environment variables for as long as this lasts."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

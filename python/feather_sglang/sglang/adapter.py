@@ -270,9 +270,7 @@ class Adapter:
         if self.core is None:
             return None
         running = self._running(self._batch)
-        limits = limits_of(
-            self._scheduler, running, self._batch, self._adder, counts_held_rows=self._counts_held_rows
-        )
+        limits = limits_of(self._scheduler, running, self._batch, self._adder, counts_held_rows=self._counts_held_rows)
         plan = self._guarded(self.core.plan_admissions, limits)
         self._planned = plan is not None
         return plan

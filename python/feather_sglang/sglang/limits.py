@@ -22,9 +22,7 @@ def is_idle(scheduler: Any, running: list[Any], adder: Any) -> bool:
 def may_stop(scheduler: Any, running_batch: Any) -> bool:
     """Whether a decode step would follow a pass that stops early: prefill-only work would spin instead."""
     return bool(
-        scheduler.is_generation
-        and not running_batch.is_prefill_only
-        and scheduler.disaggregation_mode.value == "null"
+        scheduler.is_generation and not running_batch.is_prefill_only and scheduler.disaggregation_mode.value == "null"
     )
 
 
@@ -49,9 +47,7 @@ def free_rows(scheduler: Any, running_batch: Any, adder: Any, counts_held_rows: 
     return int(rows) - len(taken)
 
 
-def limits_of(
-    scheduler: Any, running: list[Any], running_batch: Any, adder: Any, *, counts_held_rows: bool
-) -> Limits:
+def limits_of(scheduler: Any, running: list[Any], running_batch: Any, adder: Any, *, counts_held_rows: bool) -> Limits:
     """The budgets of this pass.
 
     :param running: every row that the engine runs, of all micro-batches.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from feather_sglang.core.settings import Settings
+from feather_sglang.core.settings import Settings, default_chunk_size
 
 POLICY = "feather"
 """The choice of ``--schedule-policy``."""
@@ -20,8 +20,6 @@ TOKENS_PER_SECOND = 10_000
 
 DISABLE = "FEATHER_DISABLE"
 """The variable that keeps the choice ``feather`` valid and serves first come, first served."""
-
-_SMALLEST_CHUNK = 64
 
 
 class OptionError(ValueError):
@@ -79,7 +77,9 @@ FLAGS: tuple[Flag, ...] = (
         None,
         "Granularity of the prefix index, a multiple of the page size. Default: the smallest that is at least 64.",
     ),
-    Flag("aging", float, "RATE", None, "With --feather-order missing: tokens that one scheduled token of age is worth."),
+    Flag(
+        "aging", float, "RATE", None, "With --feather-order missing: tokens that one scheduled token of age is worth."
+    ),
     Flag(
         "barrier_min",
         int,
@@ -91,7 +91,7 @@ FLAGS: tuple[Flag, ...] = (
         "max_wait",
         float,
         "SECONDS",
-        30.0,
+        60.0,
         "How long others may be admitted before a request that fits. A second counts as "
         f"{TOKENS_PER_SECOND} scheduled tokens.",
     ),
@@ -157,7 +157,7 @@ def chunk_size_of(options: Options, page_size: int) -> int:
         shared, so a chunk must end where a page does.
     """
     if options.chunk_size is None:
-        return -(-_SMALLEST_CHUNK // page_size) * page_size
+        return default_chunk_size(page_size)
     if options.chunk_size <= 0 or options.chunk_size % page_size:
         raise OptionError(
             f"--feather-chunk-size is {options.chunk_size}; expected a positive multiple of the page size "
@@ -179,6 +179,7 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
             order=options.order,
             gate=options.gate,
             chunk_size=chunk_size_of(options, page_size),
+            page_size=page_size,
             barrier_min=options.barrier_min,
             max_wait_tokens=int(options.max_wait * TOKENS_PER_SECOND),
             kv_capacity=kv_capacity,

@@ -10,6 +10,7 @@ from typing import Any
 
 from feather_sglang.core.interface import Phase, Request, Row
 
+
 class Place(IntEnum):
     WAITING = 0
     RUNNING = 1

@@ -1,0 +1,34 @@
+"""What must hold between two passes, whatever happened: the adapter's book, the core and the engine agree."""
+
+from __future__ import annotations
+
+from feather_sglang.sglang.rows import Place
+from tests.harness.scheduler import Harness
+
+
+def check_mirror(harness: Harness) -> None:
+    """:raises AssertionError: where the plugin's idea of the engine is not the engine."""
+    scheduler = harness.scheduler
+    adapter = scheduler.feather
+    book = adapter.book
+    waiting = [t.req for t in (*book.waiting.values(), *book.express.values())]
+    queue = list(scheduler.waiting_queue)
+    assert sorted(map(id, waiting)) == sorted(map(id, queue)), (
+        [r.rid for r in waiting],
+        [r.rid for r in queue],
+    )
+    batches = [b for b in (scheduler.running_batch, scheduler.last_batch) if b is not None]
+    running = {id(r): r for b in batches for r in b.reqs}
+    if scheduler.chunked_req is not None:
+        running[id(scheduler.chunked_req)] = scheduler.chunked_req
+    alive = {key for key, r in running.items() if not r.finished() and key not in set(map(id, queue))}
+    known = {id(t.req): t for t in book.running.values()}
+    assert alive <= known.keys(), [running[k].rid for k in alive - known.keys()]
+    # A row that finished, or was dropped, since the last pass is told in the next.
+    for key in known.keys() - alive:
+        assert known[key].req.finished(), known[key].req.rid
+    assert all(t.place is Place.WAITING for t in book.waiting.values())
+    assert all(t.place is Place.RUNNING for t in book.running.values())
+    assert book.computing.keys() <= book.running.keys()
+    if adapter.core is not None:
+        adapter.core.check_integrity()

@@ -1,0 +1,36 @@
+"""One Scheduler at a time, kept for as long as the tests want the same settings: starting one takes two seconds."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.harness.scheduler import Harness
+
+_MODEL = Path(tempfile.gettempdir()) / "feather-tiny-llama"
+
+_open: tuple[dict[str, Any], Harness] | None = None
+
+
+def start(**settings: Any) -> Harness:
+    """A Scheduler of these settings (``Harness``) with nothing in it: the one at hand, or a new one."""
+    global _open
+    if _open is not None:
+        if _open[0] == settings and "feather" in _open[1].scheduler.__dict__:
+            _open[1].fresh()
+            return _open[1]
+        discard()
+    harness = Harness(_MODEL, **settings)
+    _open = (settings, harness)
+    return harness
+
+
+def discard() -> None:
+    """Take the Scheduler at hand down; the next test gets a new one."""
+    global _open
+    if _open is not None:
+        _open[1].close()
+        _open = None
+        gc.collect()  # a Scheduler is full of cycles, and holds its pools
