@@ -1,7 +1,7 @@
 """A prefix is computed once: the barrier on the real Scheduler, under the true overlap loop.
 
 Eight families of eight, all queued before the first pass. A prefill's KV enters the radix tree only when its result is
-processed, which under overlap is after the next batch was built, so first come, first served computes it again and again.
+processed, which under overlap is after the next batch was built: first come, first served computes it again and again.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def test_the_barrier_is_what_brings_the_reuse(start):
     """The control: the same order, without the barrier."""
     harness = start(max_total_tokens=ROOMY)
     prompts = interleaved(Tokens().families(8, 8, 256, OWN))
-    steps, cached, _ = run(harness, "feather", prompts, 1, barrier=False, chunked_prefill_size=8192)
+    _, cached, _ = run(harness, "feather", prompts, 1, barrier=False, chunked_prefill_size=8192)
     assert cached < 14_336 // 2
-    steps, cached, _ = run(harness, "feather", prompts, 1, chunked_prefill_size=8192)
+    _, cached, _ = run(harness, "feather", prompts, 1, chunked_prefill_size=8192)
     assert cached == 14_336
 
 

@@ -1,0 +1,158 @@
+"""What users of prefix-aware schedulers ran into, each report a small scenario on the real Scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from feather_sglang.core.interface import Limits, Phase, Request, Row
+from feather_sglang.core.scheduler import SchedulerCore
+from feather_sglang.core.settings import Settings
+from tests.harness.prompts import Tokens
+
+ROOMY = 400_000
+
+
+@pytest.mark.parametrize(("order", "aging"), [("held", 0.0), ("missing", 0.0), ("missing", 0.5)])
+def test_one_cold_request_among_warm_arrivals(start_alone, order, aging):
+    """sglang#31954, #31723: it is displaced by no more than the fairness bound, and less under ageing."""
+    bound = 20_000
+    harness = start_alone(max_total_tokens=ROOMY, max_running_requests=2)
+    harness.reconfigure("feather", order=order, aging=aging, max_wait_tokens=bound)
+    tokens = Tokens()
+    prefix = tokens.take(4096)
+    harness.send(prefix + tokens.take(16), 4)
+    harness.step()
+    cold = harness.send(tokens.take(600), 4)
+    core = harness.scheduler.feather.core
+    asked = core.scheduled_tokens
+    waited = None
+    for _ in range(400):
+        harness.send(prefix + tokens.take(16), 4)
+        harness.step()
+        if waited is None and cold in harness.log.admitted:
+            waited = core.scheduled_tokens - asked
+    assert waited is not None, "the cold request was starved"
+    slack = 3 * 4200  # what one pass schedules is seen a pass later
+    assert waited <= bound + slack
+    if aging:
+        # 600 tokens that nobody holds, against 16: ageing has it first after (600 - 16) / 0.5 tokens.
+        assert waited <= (600 - 16) / aging + slack
+
+
+def test_no_cliff_where_the_queue_grows():
+    """sglang#37844: the order at 129 extends the order at 128, and the work of a pass does not follow the queue."""
+
+    def first_pass(waiting: int) -> tuple[list[int], int]:
+        core = SchedulerCore(Settings())
+        prefixes = [[1] * 1024, [2] * 1024]
+        for i in range(waiting):
+            tokens = [prefixes[i % 2] + [10 + i] * 16]
+            core.enqueue(Request(id=i, length=1040, arrival=(0, i), tokens=tokens))
+        core.begin([], [])
+        core.settle({0: 0, 1: 0}, {})
+        core.begin([], [0, 1])
+        core.begin([Row(0, Phase.DECODING, 1040), Row(1, Phase.DECODING, 1040)], [0, 1])
+        before = core._index.stats()
+        plan = core.plan_admissions(Limits(kv_tokens=1 << 30, rows=64, prefill_tokens=1 << 20))
+        after = core._index.stats()
+        work = sum(after[name] - before[name] for name in ("queue_operations", "nodes_visited", "looked_at"))
+        return [candidate.id for candidate in plan.order], work
+
+    sizes = [127, 128, 129, 1000, 5000]
+    orders, works = zip(*(first_pass(size) for size in sizes), strict=True)
+    assert all(order == orders[0][: len(order)] for order in orders)
+    assert all(len(order) == 64 for order in orders)
+    assert max(works) == min(works), works
+
+
+def test_a_head_that_does_not_fit(start_alone):
+    """sglang#38478, #38495: those behind it go first, nothing is over-committed, and it has its turn."""
+    harness = start_alone(max_total_tokens=14_000)
+    harness.reconfigure("feather", max_wait_tokens=3_000)
+    tokens = Tokens()
+    for _ in range(4):
+        harness.send(tokens.take(2_900), 60)
+    for _ in range(4):
+        harness.step()
+    big = harness.send(tokens.take(10_000), 4)
+    small = [harness.send(tokens.take(100), 4) for _ in range(5)]
+    for _ in range(6):
+        harness.step()
+    assert set(small) <= set(harness.log.admitted)
+    assert big not in harness.log.admitted
+    empty = 0
+    while big not in harness.log.admitted:
+        harness.send(tokens.take(100), 4)
+        empty = 0 if harness.step() is not None else empty + 1
+        assert empty <= 2, "the engine stood still"  # a result in flight costs a pass, as under any policy
+        assert harness.log.passes < 2_000, "the big request was starved"
+    harness.run()
+    assert harness.scheduler.feather.core.state()["running"] == 0
+
+
+def test_a_stop_lasts_one_pass(start_alone):
+    """sglang#35537: four cold prompts on four rows, chunked, with a gate that stops: all run, none is latched out."""
+    harness = start_alone(max_total_tokens=ROOMY, max_running_requests=4)
+    tokens = Tokens()
+    harness.reconfigure("feather", gate="static", chunked_prefill_size=512)
+    ids = [harness.send(tokens.take(1_500), 40) for _ in range(4)]
+    log = harness.run()
+    assert set(ids) == set(log.finished)
+    assert max(len(b.rids) for b in log.batches if b.mode == "DECODE") == 4
+
+
+def test_a_request_larger_than_the_pool(start_alone):
+    """sglang#14948: it gets its error, the others go on."""
+    harness = start_alone(max_total_tokens=4_000)
+    harness.reconfigure("feather")
+    tokens = Tokens()
+    before = [harness.send(tokens.take(300), 8) for _ in range(3)]
+    huge = harness.send(tokens.take(6_000), 8)
+    request = harness.queue[-1]
+    after = [harness.send(tokens.take(300), 8) for _ in range(3)]
+    log = harness.run()
+    assert {*before, huge, *after} <= set(log.finished)
+    assert request.rid == huge
+    assert "exceeds the maximum allowed length" in request.finished_reason.to_json()["message"]
+
+
+def test_an_id_that_is_aborted_and_sent_again(start):
+    """sglang#24070: accepted; index, heap and maps return to their baseline."""
+    harness = start(max_total_tokens=ROOMY)
+    harness.reconfigure("feather")
+    prompt = Tokens().take(512)
+    base = harness.state()["feather"]
+    for _ in range(3):
+        rid = harness.send(prompt, 8, rid="again")
+        harness.abort(rid)
+        assert harness.state()["feather"]["waiting"] == 0
+    harness.send(prompt, 8, rid="again")
+    log = harness.run()
+    assert "again" in log.finished
+    harness.flush()
+    state = harness.state()["feather"]
+    assert {k: state[k] for k in ("waiting", "running", "nodes")} == {
+        k: base[k] for k in ("waiting", "running", "nodes")
+    }
+
+
+SPACES = {
+    "salts": ([{"cache_salt": s} for s in ("a", "b", "c", "d", "e")], 5),
+    "pairs": ([{"extra_key": "a", "cache_salt": "bc"}, {"extra_key": "ab", "cache_salt": "c"}], 2),
+    "absent and empty": ([{"extra_key": None}, {"extra_key": ""}], 2),
+    "equal": ([{"cache_salt": "a"}, {"cache_salt": "a"}], 1),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_namespaces_are_families(start, name):
+    """sglang#24638, #30827, ktransformers#2184: as many families, and so leaders, as distinct tuples."""
+    spaces, families = SPACES[name]
+    harness = start(max_total_tokens=ROOMY)
+    harness.reconfigure("feather", chunked_prefill_size=8192)
+    prefix = Tokens().take(512)
+    ids = [harness.send(prefix + [9 + i] * 16, 8, **space) for i, space in enumerate(spaces)]
+    harness.step()
+    assert len(harness.log.admitted) == families
+    log = harness.run()
+    assert set(log.finished) == set(ids)
