@@ -87,7 +87,7 @@ def test_a_head_that_does_not_fit(start_alone):
         assert empty <= 2, "the engine stood still"  # a result in flight costs a pass, as under any policy
         assert harness.log.passes < 2_000, "the big request was starved"
     harness.run()
-    assert harness.scheduler.feather.core.state()["running"] == 0
+    assert harness.state()["feather"]["running"] == 0
 
 
 def test_a_stop_lasts_one_pass(start_alone):

@@ -10,7 +10,7 @@ ROOMY = 400_000
 
 
 def staggered(harness, policy, prompts, new=32, **settings):
-    """Sends the first prompt, then one a pass; returns the log and each request's passes from arrival to first token."""
+    """Sends one prompt a pass; returns the log and each request's passes from arrival to first token."""
     harness.reconfigure(policy, **settings)
     sent = {}
     for prompt in prompts:
