@@ -1,8 +1,9 @@
 //! [`Index::check_integrity`]: everything the index keeps incrementally, computed again from the requests alone.
 
 use crate::frontier::Order;
-use crate::index::{Index, State};
+use crate::index::Index;
 use crate::node::{Counts, Entry, NIL, Node, NodeId, ROOT};
+use crate::request::State;
 use std::collections::{BTreeSet, HashMap};
 
 macro_rules! ensure {

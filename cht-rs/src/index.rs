@@ -1,110 +1,13 @@
-//! The index: requests on top of the tree. What each method does to the four states of a chunk is said there.
+//! The index: requests on top of the tree, and the waiting queue.
 
+use crate::config::{Config, Error};
 use crate::frontier::{Frontier, Order, RANK_UNIT};
 use crate::hash::{HashKey, Level, Stream};
 use crate::node::{Arrival, Counts, Entry, Key, NIL, NodeId, ROOT, Slot};
 use crate::plan::KEPT_PASSES;
-use crate::tree::{FastMap, Tree, Work};
+use crate::request::{Arriving, Request, State};
+use crate::tree::{FastMap, Tree};
 use std::collections::BTreeSet;
-
-/// What an index is made for. Equal on every rank.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// Tokens a chunk; a multiple of the engine's page size.
-    pub chunk: u32,
-    /// Tokens a page of the engine's KV pool: prefill budgets are spent in pages.
-    pub page: u32,
-    /// How waiting requests are ordered.
-    pub order: Order,
-    /// Under [`Order::Missing`]: tokens of disadvantage for every token scheduled before the request arrived.
-    pub aging: f64,
-    /// Tokens that running rows must hold more, or that waiting must save, to depart from arrival order.
-    pub barrier_min: u32,
-    /// Scheduled tokens after which a request is served in arrival order, whatever else holds.
-    pub max_wait: u64,
-    /// Tokens of the engine's KV pool: so much published KV of finished requests is remembered.
-    pub capacity: u64,
-    /// The key of the hashes.
-    pub key: [u64; 2],
-}
-
-/// Why an operation was refused. The index is unchanged after it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
-    /// A request with this id is waiting or running already.
-    Duplicate(u64),
-    /// No request with this id is waiting or running.
-    Unknown(u64),
-    /// The request is not in the state that the operation needs; the second field names that state.
-    WrongState(u64, &'static str),
-    /// A field of the request or of the configuration is out of range.
-    Invalid(String),
-}
-
-impl std::fmt::Display for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Error::Duplicate(id) => {
-                write!(f, "id {id}: a request with this id is waiting or running; expected a new id, or `leave` first")
-            }
-            Error::Unknown(id) => write!(f, "id {id}: no such request; expected the id of one that waits or runs"),
-            Error::WrongState(id, expected) => write!(f, "id {id}: the request is not {expected}"),
-            Error::Invalid(what) => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-/// A request as it enters the waiting queue, its tokens hashed.
-#[derive(Clone, Debug)]
-pub struct Arriving {
-    /// Unique among the requests alive.
-    pub id: u64,
-    /// Tokens in all.
-    pub length: u64,
-    /// KV tokens the engine sets aside for its output.
-    pub reserve: u64,
-    /// Kept when the request comes back after a retraction.
-    pub arrival: Arrival,
-    /// Whether its KV will be published for others.
-    pub leads: bool,
-    /// Cumulative hashes of its whole shareable chunks.
-    pub path: Vec<Level>,
-    /// The state of the hash after them, for [`Index::grow`]; absent if the request can't grow a shareable path.
-    pub stream: Option<Stream>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Waiting,
-    /// Named by `plan`, not settled yet.
-    Tentative,
-    Running,
-}
-
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub id: u64,
-    pub length: u64,
-    pub reserve: u64,
-    pub arrival: Arrival,
-    pub state: State,
-    pub leads: bool,
-    /// It counts in `Counts::leading` along its path.
-    pub computing: bool,
-    /// Waiting and offered to the orders (not set aside).
-    pub queued: bool,
-    /// The pass in which it became a row.
-    pub admitted: u64,
-    /// The pass in which the engine refused it last; 0: never.
-    pub refused: u64,
-    /// Where its path ends; pinned.
-    pub end: NodeId,
-    /// Where its published prefix ends while it runs; pinned.
-    pub published: NodeId,
-    pub stream: Option<Stream>,
-}
 
 /// The chunked hash tree with its waiting and running requests.
 #[derive(Debug)]
@@ -114,7 +17,7 @@ pub struct Index {
     pub(crate) tree: Tree,
     pub(crate) requests: Vec<Option<Request>>,
     free: Vec<Slot>,
-    ids: FastMap<u64, Slot>,
+    pub(crate) ids: FastMap<u64, Slot>,
     /// All waiting requests, oldest first.
     pub(crate) ages: BTreeSet<(Arrival, Slot)>,
     /// Rows, tentative ones included.
@@ -130,32 +33,7 @@ pub struct Index {
     /// Tokens of all running rows.
     pub(crate) row_tokens: u64,
     /// Chunks of their published prefixes, each row's counted by itself.
-    row_published_chunks: u64,
-}
-
-/// Figures of an index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stats {
-    /// Waiting requests.
-    pub waiting: u64,
-    /// Waiting requests that the barrier holds back with all others below the same pending chunks.
-    pub held: u64,
-    /// Running rows, tentative ones included.
-    pub running: u64,
-    /// Chunks that all running rows have in common.
-    pub tip_chunks: u32,
-    /// KV tokens of the running rows, a shared one counted once for each row.
-    pub total_kv: u64,
-    /// KV tokens of the running rows, a shared one counted once.
-    pub distinct_kv: u64,
-    /// Tokens of remembered paths.
-    pub cached_tokens: u64,
-    /// Nodes in use.
-    pub nodes: u64,
-    /// Bytes allocated, about.
-    pub bytes: u64,
-    /// Work done so far.
-    pub work: Work,
+    pub(crate) row_published_chunks: u64,
 }
 
 impl Index {
@@ -294,62 +172,6 @@ impl Index {
         self.leaders = leaders;
     }
 
-    /// The engine runs a waiting request that was not planned, or a row that never waited.
-    ///
-    /// # Errors
-    /// [`Error::Unknown`], [`Error::WrongState`] if it does not wait.
-    pub fn activate(&mut self, id: u64) -> Result<(), Error> {
-        let slot = self.slot(id)?;
-        if self.request(slot).state != State::Waiting {
-            return Err(Error::WrongState(id, "waiting"));
-        }
-        self.admit(slot);
-        self.request_mut(slot).state = State::Running;
-        Ok(())
-    }
-
-    /// Tells how much of a running row others can reuse now, and whether it still computes its prompt.
-    ///
-    /// Published chunks become active; what it computes beyond them stays pending while `computing`, and is nobody's
-    /// otherwise. O(nodes on its path).
-    ///
-    /// # Errors
-    /// [`Error::Unknown`], [`Error::WrongState`] if it does not run.
-    pub fn publish(&mut self, id: u64, tokens: u64, computing: bool) -> Result<(), Error> {
-        let slot = self.running(id)?;
-        self.set_published(slot, tokens);
-        if !computing {
-            self.set_computing(slot, false);
-        }
-        Ok(())
-    }
-
-    /// Output tokens of a running row: its path grows, unpublished until told.
-    ///
-    /// # Errors
-    /// [`Error::Unknown`], [`Error::WrongState`] if it does not run.
-    pub fn grow(&mut self, id: u64, tokens: &[i64]) -> Result<(), Error> {
-        let slot = self.running(id)?;
-        let chunk = self.config.chunk as usize;
-        let Request { end, computing, mut stream, .. } = *self.request(slot);
-        self.row_tokens += tokens.len() as u64;
-        self.request_mut(slot).length += tokens.len() as u64;
-        let Some(state) = stream.as_mut() else { return Ok(()) };
-        let mut path = vec![];
-        self.key.absorb(state, chunk, tokens, &mut path);
-        self.request_mut(slot).stream = stream;
-        if path.is_empty() {
-            return Ok(());
-        }
-        self.set_computing(slot, false);
-        let grown = self.tree.descend(end, &path);
-        self.tree.pin(grown);
-        self.request_mut(slot).end = grown;
-        self.tree.unpin(end);
-        self.set_computing(slot, computing);
-        Ok(())
-    }
-
     /// A request is gone. Returns whether it was known: a second call changes nothing.
     ///
     /// `whole`: the engine keeps the KV of its whole path (it finished); otherwise of what was published. Kept paths
@@ -389,87 +211,10 @@ impl Index {
         self.tree.forget_all();
     }
 
-    /// The next request in order, whether or not it fits, and its tokens that no running row holds. O(log A).
-    #[must_use]
-    pub fn best(&self) -> Option<(u64, u64)> {
-        let slot = self.first_in_order()?;
-        let request = self.request(slot);
-        Some((request.id, self.unheld(request)))
-    }
-
-    /// Ids of the running rows.
-    pub fn running_ids(&self) -> impl Iterator<Item = u64> + '_ {
-        self.rows.iter().map(|&slot| self.request(slot).id)
-    }
-
     /// Whether a request with this id waits or runs.
     #[must_use]
     pub fn contains(&self, id: u64) -> bool {
         self.ids.contains_key(&id)
-    }
-
-    /// Running rows in depth-first order (siblings are neighbours, sorted by hash), and the published tokens that each
-    /// has in common with the one before it.
-    ///
-    /// O(nodes on their paths + rows log rows).
-    #[must_use]
-    pub fn rows_by_family(&self) -> (Vec<u64>, Vec<u64>) {
-        let mut rows: Vec<(Vec<Level>, Arrival, NodeId, u64)> = vec![];
-        for request in self.rows.iter().map(|&slot| self.request(slot)) {
-            let mut path = vec![];
-            let mut v = request.published;
-            while v != ROOT {
-                path.push(self.tree.node(v).label[0]);
-                v = self.tree.node(v).parent;
-            }
-            path.reverse();
-            rows.push((path, request.arrival, request.published, request.id));
-        }
-        rows.sort_unstable();
-        let shared = |i: usize| {
-            let Some(before) = i.checked_sub(1) else { return 0 };
-            let common = rows[before].0.iter().zip(&rows[i].0).take_while(|(a, b)| a == b).count();
-            let mut v = rows[i].2;
-            for _ in common..rows[i].0.len() {
-                v = self.tree.node(v).parent;
-            }
-            u64::from(self.tree.node(v).depth) * u64::from(self.config.chunk)
-        };
-        let common = (0..rows.len()).map(shared).collect();
-        (rows.into_iter().map(|row| row.3).collect(), common)
-    }
-
-    /// Figures of the index. O(pending nodes + nodes on one path), but for `bytes`: O(nodes).
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let chunk = u64::from(self.config.chunk);
-        let root = self.tree.node(ROOT).counts;
-        Stats {
-            waiting: root.waiting as u64,
-            held: self.held(),
-            running: root.rows as u64,
-            tip_chunks: self.tip().map_or(0, |v| self.tree.node(v).depth),
-            total_kv: self.row_tokens,
-            distinct_kv: self.distinct_kv(),
-            cached_tokens: self.tree.cached_chunks * chunk,
-            nodes: self.tree.len() as u64,
-            bytes: self.bytes(),
-            work: self.tree.work,
-        }
-    }
-
-    /// KV tokens of the running rows, a shared one counted once. O(1).
-    #[must_use]
-    pub fn distinct_kv(&self) -> u64 {
-        let chunk = u64::from(self.config.chunk);
-        self.tree.active_chunks * chunk + self.row_tokens - self.row_published_chunks * chunk
-    }
-
-    /// The deepest node that all running rows hold.
-    pub(crate) fn tip(&self) -> Option<NodeId> {
-        let rows = self.tree.node(ROOT).counts.rows;
-        let any = self.request(*self.rows.first()?).published;
-        Some(self.tree.deepest(any, |counts| counts.rows == rows))
     }
 
     /// The topmost nodes whose waiting requests are all held back.
@@ -492,14 +237,6 @@ impl Index {
         self.ids.get(&id).copied().ok_or(Error::Unknown(id))
     }
 
-    fn running(&self, id: u64) -> Result<Slot, Error> {
-        let slot = self.slot(id)?;
-        if self.request(slot).state == State::Waiting {
-            return Err(Error::WrongState(id, "running"));
-        }
-        Ok(slot)
-    }
-
     /// Tokens of a waiting request that no running row holds; the engine always recomputes the last one.
     pub(crate) fn unheld(&self, request: &Request) -> u64 {
         let active = self.tree.deepest(request.end, |counts| counts.rows > 0);
@@ -515,35 +252,6 @@ impl Index {
     fn beyond(&self, request: &Request, v: NodeId) -> u64 {
         let covered = u64::from(self.tree.node(v).depth) * u64::from(self.config.chunk);
         (request.length - covered).max(1)
-    }
-
-    /// Makes a waiting request a row: what is published of its path becomes active, the rest pending if it leads.
-    pub(crate) fn admit(&mut self, slot: Slot) {
-        if self.request(slot).queued {
-            self.leave_queue(slot, true);
-        } else {
-            self.aside.remove(&slot);
-            self.count_waiting(slot, -1, false);
-        }
-        let Request { arrival, end, length, leads, .. } = *self.request(slot);
-        self.ages.remove(&(arrival, slot));
-        self.rows.insert(slot);
-        let published = self.tree.deepest(end, Counts::published);
-        self.row_tokens += length;
-        self.hold(slot, published);
-        self.request_mut(slot).state = State::Tentative;
-        self.request_mut(slot).admitted = self.pass;
-        self.set_computing(slot, leads && published != end);
-    }
-
-    /// Takes back [`Index::admit`].
-    pub(crate) fn unadmit(&mut self, slot: Slot) {
-        self.set_computing(slot, false);
-        self.drop_row(slot);
-        let arrival = self.request(slot).arrival;
-        self.request_mut(slot).state = State::Waiting;
-        self.ages.insert((arrival, slot));
-        self.enter_queue(slot, true);
     }
 
     /// Offers a waiting request to the orders; `arrives`: it also counts as waiting from now on.
@@ -562,7 +270,7 @@ impl Index {
         self.count_waiting(slot, -i64::from(leaves), true);
     }
 
-    fn count_waiting(&mut self, slot: Slot, by: i64, queue_changed: bool) {
+    pub(crate) fn count_waiting(&mut self, slot: Slot, by: i64, queue_changed: bool) {
         let Request { end, length, reserve, .. } = *self.request(slot);
         let delta = Counts { waiting: by, demand: by * (length + reserve) as i64, ..Counts::default() };
         if by == 0 {
@@ -583,71 +291,5 @@ impl Index {
             }
         };
         Entry { key: Key { rank, arrival: request.arrival }, slot, child: NIL }
-    }
-
-    fn hold(&mut self, slot: Slot, v: NodeId) {
-        self.tree.pin(v);
-        self.row_published_chunks += u64::from(self.tree.node(v).depth);
-        self.request_mut(slot).published = v;
-        self.tree.add(v, Counts { rows: 1, ..Counts::default() }, false);
-    }
-
-    fn release(&mut self, v: NodeId) {
-        self.row_published_chunks -= u64::from(self.tree.node(v).depth);
-        self.tree.add(v, Counts { rows: -1, ..Counts::default() }, false);
-        self.tree.unpin(v);
-    }
-
-    fn drop_row(&mut self, slot: Slot) {
-        let Request { published, length, .. } = *self.request(slot);
-        self.row_tokens -= length;
-        self.request_mut(slot).published = ROOT;
-        self.rows.remove(&slot);
-        self.release(published);
-    }
-
-    pub(crate) fn set_published(&mut self, slot: Slot, tokens: u64) {
-        let Request { end, published, .. } = *self.request(slot);
-        let chunks = tokens / u64::from(self.config.chunk);
-        let depth = u32::try_from(chunks).unwrap_or(u32::MAX).min(self.tree.node(end).depth);
-        if depth == self.tree.node(published).depth {
-            return;
-        }
-        let v = self.tree.cut(end, depth);
-        self.hold(slot, v); // before the old one is released, so that nothing flips twice
-        self.release(published);
-    }
-
-    pub(crate) fn set_computing(&mut self, slot: Slot, computing: bool) {
-        let Request { end, computing: before, .. } = *self.request(slot);
-        if before == computing {
-            return;
-        }
-        self.request_mut(slot).computing = computing;
-        if computing && self.pass - self.request(slot).admitted < KEPT_PASSES {
-            self.leaders.push(slot);
-        } else {
-            self.leaders.retain(|&other| other != slot);
-        }
-        let by = if computing { 1 } else { -1 };
-        self.tree.add(end, Counts { leading: by, ..Counts::default() }, false);
-    }
-
-    fn bytes(&self) -> u64 {
-        use std::mem::size_of;
-        let nodes = self.tree.nodes.capacity() * size_of::<crate::node::Node>();
-        let contents: usize = self
-            .tree
-            .nodes
-            .iter()
-            .map(|n| {
-                // A B-tree leaf holds up to 11 entries and is allocated whole.
-                let leaves = n.queue.len().div_ceil(8) * 11 * size_of::<Entry>();
-                n.label.capacity() * size_of::<Level>() + leaves + n.leads.len().div_ceil(8) * 11 * 48
-            })
-            .sum();
-        let requests = self.requests.capacity() * size_of::<Option<Request>>();
-        let maps = (self.ids.capacity() + self.tree.edges()) * 24 + self.ages.len() * 32;
-        (nodes + contents + requests + maps) as u64
     }
 }

@@ -21,18 +21,26 @@
 //! prompts), but linear in the chain on nested prompts.
 
 mod check;
+mod config;
+mod figures;
 mod frontier;
 pub mod hash;
 mod index;
 pub mod naive;
 mod node;
 mod plan;
-#[cfg(feature = "python")]
-mod py;
+mod request;
+mod rows;
 mod tree;
 
+#[cfg(feature = "python")]
+mod py;
+
+pub use config::{Config, Error};
+pub use figures::Stats;
 pub use frontier::Order;
-pub use index::{Arriving, Config, Error, Index, Stats};
+pub use index::Index;
 pub use node::{Arrival, NodeId, Slot};
 pub use plan::{Budget, Candidate, End, KEPT_PASSES, LOOKS, Plan};
+pub use request::Arriving;
 pub use tree::Work;

@@ -4,9 +4,11 @@
 //! member already meets the first one's chunks as pending. [`Index::undo`] and [`Index::settle`] take back what the
 //! gate or the engine did not want.
 
+use crate::config::Error;
 use crate::frontier::Order;
-use crate::index::{Error, Index, Request, State};
+use crate::index::Index;
 use crate::node::{Counts, NodeId, ROOT, Slot};
+use crate::request::{Request, State};
 use std::collections::HashSet;
 
 /// Requests that do not fit are looked at so often in one pass; the next pass goes on where this one ended.
