@@ -366,10 +366,18 @@ impl Naive {
             let leader = self.rows().filter(recent).find(|row| common(waiting.path(), row.path()) >= depth(row));
             if let Some(leader) = leader {
                 rows += 1;
-                kv += waiting.given.length + waiting.given.reserve - depth(leader) as u64 * chunk;
+                let shared = self.node_end(leader.path(), depth(leader)) as u64 * chunk;
+                kv += waiting.given.length + waiting.given.reserve - shared;
             }
         }
         (u32::try_from(rows).unwrap(), kv)
+    }
+
+    /// Where the run of chunks around `depth` ends before the next branch or end of a known path.
+    fn node_end(&self, path: &[Level], depth: usize) -> usize {
+        let ends = self.requests.iter().flat_map(|r| [r.path(), r.held_path()]);
+        let known = ends.chain(self.cached.iter().map(Vec::as_slice));
+        known.map(|other| common(path, other)).filter(|&at| at >= depth).min().unwrap_or(path.len())
     }
 
     fn fits(&self, at: usize, kv: u64) -> bool {

@@ -136,6 +136,7 @@ impl Index {
             if left.prefill == 0 {
                 break End::Prefill;
             }
+            self.tree.work.looked_at += 1;
             let slot = match self.overdue(&budget, &left) {
                 Overdue::Fits(slot) => slot,
                 Overdue::Waits => break End::Room,
@@ -327,10 +328,11 @@ impl Index {
                 continue;
             }
             let v = self.tree.covering(request.end, depth);
-            let counts = &self.tree.node(v).counts;
-            if counts.waiting > 0 && seen.insert(v) {
-                rows += counts.waiting as u64;
-                kv += counts.demand as u64 - counts.waiting as u64 * u64::from(depth) * chunk;
+            let node = self.tree.node(v);
+            let (waiting, demand) = (node.counts.waiting as u64, node.counts.demand as u64);
+            if waiting > 0 && seen.insert(v) {
+                rows += waiting;
+                kv += demand - waiting * u64::from(node.depth) * chunk;
             }
         }
         (u32::try_from(rows).unwrap_or(u32::MAX), kv)
