@@ -45,18 +45,19 @@ impl Index {
         self.rows.iter().map(|&slot| self.request(slot).id)
     }
 
-    /// Running rows in depth-first order (siblings are neighbours, sorted by hash), and the published tokens that each
+    /// Running rows in depth-first order (siblings are neighbours; the order of
+    /// families depends on the operations so far alone, so it is equal on ranks whose hash keys differ), and the published tokens that each
     /// has in common with the one before it.
     ///
     /// O(nodes on their paths + rows log rows).
     #[must_use]
     pub fn rows_by_family(&self) -> (Vec<u64>, Vec<u64>) {
-        let mut rows: Vec<(Vec<Level>, Arrival, NodeId, u64)> = vec![];
+        let mut rows: Vec<(Vec<NodeId>, Arrival, NodeId, u64)> = vec![];
         for request in self.rows.iter().map(|&slot| self.request(slot)) {
             let mut path = vec![];
             let mut v = request.published;
             while v != ROOT {
-                path.push(self.tree.node(v).label[0]);
+                path.push(v);
                 v = self.tree.node(v).parent;
             }
             path.reverse();
