@@ -45,9 +45,8 @@ impl Index {
         self.rows.iter().map(|&slot| self.request(slot).id)
     }
 
-    /// Running rows in depth-first order (siblings are neighbours; the order of
-    /// families depends on the operations so far alone, so it is equal on ranks whose hash keys differ), and the published tokens that each
-    /// has in common with the one before it.
+    /// Running rows in depth-first order, siblings adjacent, and the published tokens that each has in common with the
+    /// one before it. The order of families depends on the operations so far alone, not on the hash key.
     ///
     /// O(nodes on their paths + rows log rows).
     #[must_use]
