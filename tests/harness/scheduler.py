@@ -6,6 +6,7 @@ the next batch *before* it sees the result of the last: what is published, and w
 
 from __future__ import annotations
 
+import gc
 import os
 from array import array
 from collections import deque
@@ -22,6 +23,7 @@ for _name, _value in _PROCESS.items():
 import msgspec  # noqa: E402
 import sglang.srt.managers.scheduler as scheduler_module  # noqa: E402  loaded before plugins, as in its own process
 import torch  # noqa: E402
+import zmq  # noqa: E402
 from sglang.srt.distributed.parallel_state import (  # noqa: E402
     destroy_distributed_environment,
     destroy_model_parallel,
@@ -145,6 +147,9 @@ class Harness:
         """Take down what SGLang allows once in a process, so that another Scheduler can be started."""
         destroy_model_parallel()
         destroy_distributed_environment()
+        # Nobody reads what a Scheduler sends here, and a context that is dropped with something unsent waits for ever.
+        for context in [thing for thing in gc.get_objects() if isinstance(thing, zmq.Context)]:
+            context.destroy(linger=0)
 
     # --- requests ------------------------------------------------------------------------------------------------
 

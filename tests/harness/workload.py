@@ -19,7 +19,7 @@ SETTINGS = {"chunked_prefill_size": 512, "max_running_requests": 24}
 def run(harness: Harness) -> list[Any]:
     """Families and loners, arriving while others run, aborted now and then, some in a namespace of their own."""
     tokens = Tokens()
-    prompts = interleaved(tokens.families(5, 6, 192, 40)) + [tokens.take(900), tokens.take(40), tokens.take(1300)]
+    prompts = [*interleaved(tokens.families(5, 6, 192, 40)), tokens.take(900), tokens.take(40), tokens.take(1300)]
     for i, prompt in enumerate(prompts):
         harness.send(prompt, new=4 + i % 13, cache_salt="salt" if i % 7 == 0 else None)
         if i % 3 == 0:

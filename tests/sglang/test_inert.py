@@ -35,7 +35,7 @@ def test_under_fcfs_batches_are_those_of_a_process_without_the_plugin(start):
     )
     without = json.loads(child.stdout.splitlines()[-1])
     assert not without["adapter"]
-    assert len(here) > 30
+    assert len(here) >= 30
     assert here == without["batches"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from sglang.srt.server_args import ServerArgs, prepare_server_args
@@ -11,6 +12,8 @@ from sglang.srt.server_args import ServerArgs, prepare_server_args
 from feather_sglang.sglang.arguments import options_of
 from feather_sglang.sglang.options import FLAGS, OptionError, Options, chunk_size_of, read_options, settings_of
 from tests.harness.model import write_model
+
+FEATHER = ["--schedule-policy", "feather"]
 
 
 @pytest.fixture
@@ -20,12 +23,12 @@ def launch(tmp_path, capsys):
 
     def launch(*argv):
         try:
-            return prepare_server_args(["--model-path", str(model), "--schedule-policy", "feather", *argv])
+            return prepare_server_args(["--model-path", str(model), *FEATHER, *argv])
         except SystemExit as end:
-            assert end.code not in (0, None)
-            lines = capsys.readouterr().err.strip().splitlines()
-            assert len(lines) == 1, lines
-            return lines[0]
+            status = end.code
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert (status, len(lines)) == (2, 1), lines
+        return lines[0]
 
     return launch
 
@@ -149,14 +152,14 @@ def test_the_launcher_lists_the_policy_and_refuses_in_one_line(tmp_path):
     ).stdout
     assert "shortest-prefill-first,feather}" in shown
     assert all(flag.option in shown for flag in FLAGS)
-    for command in (["-m", "sglang.launch_server"], ["-m", "sglang.cli.main", "serve"]):
+    model = str(write_model(tmp_path / "model"))
+    for command in (["-m", "sglang.launch_server"], [str(Path(sys.executable).with_name("sglang")), "serve"]):
         refused = subprocess.run(
-            [sys.executable, "-W", "ignore", *command, "--model-path", str(write_model(tmp_path / "model"))]
-            + ["--schedule-policy", "feather", "--feather-gate", "foo"],
+            [sys.executable, "-W", "ignore", *command, "--model-path", model, *FEATHER, "--feather-gate", "foo"],
             capture_output=True,
             text=True,
         )
         assert refused.returncode != 0
         lines = [line for line in refused.stderr.splitlines() if line.startswith("feather:")]
-        assert len(lines) == 1
+        assert len(lines) == 1, refused.stderr
         assert "Traceback" not in refused.stderr

@@ -6,6 +6,7 @@ A scheduler that fails at its start makes SGLang's launcher wait a minute, so th
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import secrets
 import sys
@@ -84,13 +85,17 @@ def read_config(original: Callable[..., Any], merger: Any, argv: list[str], *arg
 
     Only where feather is spoken of; others see what they always saw.
     """
+    if not any(POLICY in argument for argument in argv):
+        return original(merger, argv, *args, **named)
+    log = logging.getLogger(type(merger).__module__)
+    log.disabled = True  # it would say the same again, in several lines
     try:
         return original(merger, argv, *args, **named)
     except Exception as error:
-        if not any(POLICY in argument for argument in argv):
-            raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         _exit(OptionError(f"--config cannot be used: {first}. Give a YAML file of arguments (key: value)."))
+    finally:
+        log.disabled = False
 
 
 def options_of(server_args: Any) -> Options:

@@ -80,7 +80,7 @@ def check_hooks(live: bool = True) -> list[str]:
 
 
 def counts_held_rows() -> bool:
-    """Whether this SGLang's count of free rows wants to be told of rows that admitted requests already have (0.5.23)."""
+    """Whether this SGLang's count of free rows wants to be told of rows that admitted requests have (0.5.23)."""
     return "num_held_rows" in _parameters(_resolve(_ROWS))
 
 

@@ -6,6 +6,7 @@ takes no unknown arguments: there it is the environment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -173,6 +174,8 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
     :param kv_capacity: tokens of the KV pool.
     :raises OptionError: if the core refuses a value.
     """
+    if not 0 <= options.max_wait < math.inf:
+        raise OptionError(f"--feather-max-wait is {options.max_wait}; expected a number of seconds, at least 0.")
     aging = {} if options.aging is None else {"aging": options.aging}
     try:
         return Settings(
@@ -188,5 +191,6 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
         )
     except OptionError:
         raise
-    except (ValueError, OverflowError) as error:
-        raise OptionError(str(error)) from None
+    except ValueError as error:  # it begins with the name of the field
+        field, _, rest = str(error).partition(" ")
+        raise OptionError(f"--feather-{field.replace('_', '-')} {rest}") from None
