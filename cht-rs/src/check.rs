@@ -2,7 +2,7 @@
 
 use crate::frontier::Order;
 use crate::index::Index;
-use crate::node::{Counts, Entry, NIL, Node, NodeId, ROOT};
+use crate::node::{Counts, Node, NodeId, REQUEST, ROOT};
 use crate::request::State;
 use std::collections::{BTreeSet, HashMap};
 
@@ -32,24 +32,25 @@ impl Index {
                 v = self.tree.node(v).parent;
             }
         };
-        let (mut waiting, mut rows, mut tokens) = (0, BTreeSet::new(), 0);
+        let (mut waiting, mut rows, mut tokens) = (0, 0, 0);
         for (slot, request) in self.requests.iter().enumerate() {
             let Some(request) = request else { continue };
             let slot = slot as u32;
             ensure!(self.slot(request.id) == Ok(slot), "id {} is not mapped to its slot", request.id);
             if request.state == State::Waiting {
                 waiting += 1;
-                let demand = (request.length + request.reserve) as i64;
-                add(request.end, Counts { waiting: 1, demand, ..Counts::default() });
-                ensure!(self.ages.contains(&(request.arrival, slot)), "id {} waits without an age", request.id);
+                add(request.end, self.demand(slot));
+                ensure!(self.ages.key(request.at) == Some(request.arrival), "id {} waits without an age", request.id);
                 ensure!(request.queued != self.aside.contains(&slot), "id {} is queued and set aside", request.id);
-                let listed = self.tree.node(request.end).queue.contains(&self.entry(slot));
-                ensure!(listed == request.queued, "id {}: its queue disagrees", request.id);
+                let listed = self.tree.node(request.end).queue.key(self.tree.queue_at[slot as usize]);
+                let entry = request.queued.then(|| self.entry(slot));
+                ensure!(listed == entry, "id {}: its queue disagrees", request.id);
                 ensure!(!request.computing, "id {} computes while it waits", request.id);
             } else {
-                rows.insert(slot);
+                rows += 1;
+                ensure!(self.rows.get(request.at as usize) == Some(&slot), "id {} runs without a row", request.id);
                 tokens += request.length;
-                let leading = i64::from(request.computing);
+                let leading = i32::from(request.computing);
                 add(request.end, Counts { leading, ..Counts::default() });
                 add(request.published, Counts { rows: 1, ..Counts::default() });
                 let known = self.tree.covering(request.end, self.tree.node(request.published).depth);
@@ -63,7 +64,8 @@ impl Index {
             add(v, Counts { cached: 1, ..Counts::default() });
         }
         ensure!(waiting == self.ages.len(), "{} ages for {waiting} waiting requests", self.ages.len());
-        ensure!(rows == self.rows, "rows differ");
+        ensure!(rows == self.rows.len(), "{} rows instead of {rows}", self.rows.len());
+        ensure!(self.ages.is_sound(|slot| self.request(slot).at), "the ages are out of order");
         ensure!(tokens == self.row_tokens, "row tokens {} instead of {tokens}", self.row_tokens);
         self.check_nodes(&counts, &pins)?;
         self.check_distinct()
@@ -74,8 +76,8 @@ impl Index {
         let free: BTreeSet<NodeId> = tree.free_nodes().iter().copied().collect();
         ensure!(free.len() == tree.free_nodes().len(), "a node is free twice");
         ensure!(tree.edges() + 1 == tree.len(), "{} edges for {} nodes", tree.edges(), tree.len());
-        let (mut by_order, mut by_age, mut watched) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let (mut active, mut cached) = (0, 0);
+        let mut watched = BTreeSet::new();
+        let (mut ranked, mut active, mut cached) = (0, 0, 0);
         for v in (0..tree.nodes.len() as NodeId).filter(|v| !free.contains(v)) {
             let node = tree.node(v);
             let expected = counts.get(&v).copied().unwrap_or_default();
@@ -91,14 +93,17 @@ impl Index {
                 watched.insert(v);
             }
             let rank = if tree.is_live(v) { tree.rank(v) } else { None };
-            ensure!(node.rank == rank, "node {v}: rank {:?} instead of {rank:?}", node.rank);
-            if let Some(rank) = rank {
-                by_order.insert((rank.order, v));
-                by_age.insert((rank.age, v));
-            }
+            ranked += usize::from(rank.is_some());
+            let order = tree.frontier.by_order.key(node.order_at);
+            ensure!(order == rank.map(|r| r.order), "node {v}: order {order:?} instead of {rank:?}");
+            let age = tree.frontier.by_age.key(node.age_at);
+            let expected = rank.map(|r| r.age).filter(|_| self.config.order == Order::Held);
+            ensure!(age == expected, "node {v}: age {age:?} instead of {expected:?}");
         }
-        ensure!(by_order == tree.frontier.by_order, "the order differs");
-        ensure!(self.config.order == Order::Missing || by_age == tree.frontier.by_age, "the ages differ");
+        let frontier = &tree.frontier;
+        ensure!(frontier.by_order.len() == ranked, "{} nodes in order, not {ranked}", frontier.by_order.len());
+        ensure!(frontier.by_order.is_sound(|v| tree.node(v).order_at), "the order is not sound");
+        ensure!(frontier.by_age.is_sound(|v| tree.node(v).age_at), "the ages are not sound");
         ensure!(watched == tree.frontier.watched, "watched nodes differ");
         ensure!((active, cached) == (tree.active_chunks, tree.cached_chunks), "active or cached chunks differ");
         Ok(())
@@ -120,20 +125,27 @@ impl Index {
 
     fn check_queue(&self, v: NodeId, node: &Node) -> Result<(), String> {
         let tree = &self.tree;
-        let (mut entries, mut leads) = (BTreeSet::new(), BTreeSet::new());
+        let (mut queued, mut leads) = (0, 0);
         for child in tree.children(v) {
             let below = tree.node(child);
-            let first = below.queue.first().filter(|_| !tree.is_live(child));
-            let entry = first.map(|first| Entry { child, ..*first });
-            let lead = below.lead().filter(|_| !tree.is_live(child));
-            ensure!((below.queued, below.leading) == (entry, lead), "node {child}: its entry above");
-            entries.extend(entry);
-            leads.extend(lead.map(|lead| (lead, child)));
+            let listed = !tree.is_live(child);
+            let entry = below.queue.first().map(|first| first.0).filter(|_| listed);
+            let lead = below.lead().filter(|_| listed);
+            ensure!(node.queue.key(below.queue_at) == entry, "node {child}: its entry above");
+            ensure!(node.leads.key(below.leads_at) == lead, "node {child}: its lead above");
+            queued += usize::from(entry.is_some());
+            leads += usize::from(lead.is_some());
         }
-        let own = node.queue.iter().filter(|entry| entry.child == NIL);
-        ensure!(own.clone().all(|entry| self.request(entry.slot).end == v), "node {v}: a foreign request");
-        entries.extend(own);
-        ensure!(entries == node.queue && leads == node.leads, "node {v}: its queue");
+        for &(_, item) in node.queue.entries().iter().filter(|entry| entry.1 & REQUEST != 0) {
+            ensure!(self.request(item & !REQUEST).end == v, "node {v}: a foreign request");
+            queued += 1;
+        }
+        let place = |item: u32| match item & REQUEST {
+            0 => tree.node(item).queue_at,
+            _ => tree.queue_at[(item & !REQUEST) as usize],
+        };
+        ensure!(node.queue.len() == queued && node.queue.is_sound(place), "node {v}: its queue");
+        ensure!(node.leads.len() == leads && node.leads.is_sound(|c| tree.node(c).leads_at), "node {v}: its leads");
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::hash::Level;
 use crate::index::Index;
-use crate::node::{Arrival, Entry, NodeId, ROOT};
+use crate::node::{Arrival, Entry, Lead, Node, NodeId, ROOT};
 use crate::request::Request;
 use crate::tree::Work;
 
@@ -111,19 +111,12 @@ impl Index {
 
     fn bytes(&self) -> u64 {
         use std::mem::size_of;
-        let nodes = self.tree.nodes.capacity() * size_of::<crate::node::Node>();
-        let contents: usize = self
-            .tree
-            .nodes
-            .iter()
-            .map(|n| {
-                // A B-tree leaf holds up to 11 entries and is allocated whole.
-                let leaves = n.queue.len().div_ceil(8) * 11 * size_of::<Entry>();
-                n.label.capacity() * size_of::<Level>() + leaves + n.leads.len().div_ceil(8) * 11 * 48
-            })
-            .sum();
-        let requests = self.requests.capacity() * size_of::<Option<Request>>();
-        let maps = (self.ids.capacity() + self.tree.edges()) * 24 + self.ages.len() * 32;
+        let heaps =
+            |n: &Node| n.queue.capacity() * size_of::<(Entry, u32)>() + n.leads.capacity() * size_of::<(Lead, u32)>();
+        let contents: usize = self.tree.nodes.iter().map(|n| n.label.capacity() * size_of::<Level>() + heaps(n)).sum();
+        let nodes = self.tree.nodes.capacity() * size_of::<Node>();
+        let requests = self.requests.capacity() * size_of::<Option<Request>>() + self.tree.queue_at.capacity() * 4;
+        let maps = (self.ids.capacity() + self.tree.edges()) * 24 + self.ages.capacity() * 24;
         (nodes + contents + requests + maps) as u64
     }
 }

@@ -6,7 +6,8 @@
 //! except those whose requests are all held back by the barrier: these cost a pass nothing. Nothing is ever stale, so
 //! the next request is read off in O(log A), A the live nodes.
 
-use crate::node::{Counts, Entry, NIL, NodeId, ROOT, Rank};
+use crate::heap::{Heap, NOWHERE};
+use crate::node::{Arrival, Counts, Entry, Lead, NodeId, OrderKey, REQUEST, ROOT, Rank, Slot};
 use crate::tree::Tree;
 use std::collections::BTreeSet;
 
@@ -28,9 +29,9 @@ pub(crate) struct Frontier {
     pub barrier_min: u64,
     /// Live nodes with requests that are not held back. Under `Held`: most tokens held, most rows, arrival. Under
     /// `Missing`: fewest unheld tokens (aged), arrival.
-    pub by_order: BTreeSet<((u64, u64, crate::Arrival), NodeId)>,
+    pub by_order: Heap<OrderKey>,
     /// The same nodes by the arrival of their first request; only under `Held`.
-    pub by_age: BTreeSet<(crate::Arrival, NodeId)>,
+    pub by_age: Heap<Arrival>,
     /// See [`Counts::is_watched`].
     pub watched: BTreeSet<NodeId>,
     /// What lies above some watched node changed, so that its rank may be wrong.
@@ -66,12 +67,28 @@ impl Tree {
         self.is_pending(v) && self.saved_by_waiting(v) >= self.frontier.barrier_min
     }
 
-    /// Adds `delta` to all nodes from `v` to the root, and repairs queues and orders on the way.
+    /// Adds `delta` to all nodes from `v` to the root.
+    pub fn add(&mut self, v: NodeId, delta: Counts) {
+        self.add_along(v, delta, NOWHERE, Counts::default(), false);
+    }
+
+    /// Adds `delta` to all nodes from `v` to the root, and `more` to those from `above` on, a node on that path; repairs
+    /// queues and orders on the way.
     ///
     /// `queue_changed`: the caller changed the queue of `v`. O(nodes on the path), each O(log) where its state flips.
-    pub fn add(&mut self, mut v: NodeId, delta: Counts, mut queue_changed: bool) {
+    pub fn add_along(
+        &mut self,
+        mut v: NodeId,
+        mut delta: Counts,
+        above: NodeId,
+        more: Counts,
+        mut queue_changed: bool,
+    ) {
         loop {
             self.work.nodes_visited += 1;
+            if v == above {
+                delta += more;
+            }
             let before = self.node(v).counts;
             self.node_mut(v).counts += delta;
             let flipped = self.note_flips(v, before);
@@ -106,7 +123,9 @@ impl Tree {
         if flipped && (before.leading > 0 || after.leading > 0) {
             self.frontier.watched_are_stale = true;
         }
-        self.watch(v);
+        if before.is_watched() != after.is_watched() {
+            self.watch(v);
+        }
         flipped
     }
 
@@ -144,8 +163,7 @@ impl Tree {
         } else {
             self.unrank(v);
             let node = self.node(v);
-            let entry = node.queue.first().map(|first| Entry { child: v, ..*first });
-            let lead = node.lead();
+            let (entry, lead) = (node.queue.first().map(|first| first.0), node.lead());
             self.list_in_parent(v, entry, lead)
         }
     }
@@ -155,47 +173,44 @@ impl Tree {
         self.list_in_parent(v, None, None)
     }
 
-    fn list_in_parent(&mut self, v: NodeId, entry: Option<Entry>, lead: Option<crate::node::Lead>) -> bool {
-        let node = self.node(v);
-        let (parent, old_entry, old_lead) = (node.parent, node.queued, node.leading);
-        if (old_entry, old_lead) == (entry, lead) {
+    fn list_in_parent(&mut self, v: NodeId, entry: Option<Entry>, lead: Option<Lead>) -> bool {
+        let (parent, queue_at, leads_at) = (self.node(v).parent, self.node(v).queue_at, self.node(v).leads_at);
+        if v == ROOT {
             return false;
         }
-        self.node_mut(v).queued = entry;
-        self.node_mut(v).leading = lead;
-        let mut operations = 0;
-        let node = self.node_mut(parent);
+        let above = self.node(parent);
+        let (old_entry, old_lead) = (above.queue.key(queue_at), above.leads.key(leads_at));
         if old_entry != entry {
-            if let Some(old) = old_entry {
-                node.queue.remove(&old);
-                operations += 1;
-            }
-            if let Some(new) = entry {
-                node.queue.insert(new);
-                operations += 1;
-            }
+            self.set_in_queue(parent, queue_at, v, entry);
         }
         if old_lead != lead {
-            if let Some(old) = old_lead {
-                node.leads.remove(&(old, v));
-                operations += 1;
-            }
-            if let Some(new) = lead {
-                node.leads.insert((new, v));
-                operations += 1;
-            }
+            self.work.queue_operations += 1;
+            let mut leads = std::mem::take(&mut self.node_mut(parent).leads);
+            leads.set(leads_at, v, lead, |child, at| self.nodes[child as usize].leads_at = at);
+            self.node_mut(parent).leads = leads;
         }
-        self.work.queue_operations += operations;
-        true
+        old_entry != entry || old_lead != lead
     }
 
     /// Puts a waiting request into the queue of the node where it ends, or takes it out. The caller repairs upwards.
-    pub fn set_queued(&mut self, v: NodeId, entry: Entry, queued: bool) {
-        debug_assert_eq!(entry.child, NIL);
+    pub fn set_queued(&mut self, v: NodeId, slot: Slot, entry: Option<Entry>) {
+        if self.queue_at.len() <= slot as usize {
+            self.queue_at.resize(slot as usize + 1, NOWHERE);
+        }
+        self.set_in_queue(v, self.queue_at[slot as usize], REQUEST | slot, entry);
+    }
+
+    fn set_in_queue(&mut self, v: NodeId, at: u32, item: u32, entry: Option<Entry>) {
         self.work.queue_operations += 1;
-        let queue = &mut self.node_mut(v).queue;
-        let changed = if queued { queue.insert(entry) } else { queue.remove(&entry) };
-        debug_assert!(changed);
+        let mut queue = std::mem::take(&mut self.node_mut(v).queue);
+        queue.set(at, item, entry, |item, at| {
+            if item & REQUEST == 0 {
+                self.nodes[item as usize].queue_at = at;
+            } else {
+                self.queue_at[(item & !REQUEST) as usize] = at;
+            }
+        });
+        self.node_mut(v).queue = queue;
     }
 
     pub fn unrank(&mut self, v: NodeId) {
@@ -209,31 +224,27 @@ impl Tree {
     }
 
     fn put_rank(&mut self, v: NodeId, rank: Option<Rank>) {
-        let old = self.node(v).rank;
-        if old == rank {
+        let (order_at, age_at) = (self.node(v).order_at, self.node(v).age_at);
+        let order = rank.map(|rank| rank.order);
+        if self.frontier.by_order.key(order_at) != order {
+            self.work.queue_operations += 1;
+            let nodes = &mut self.nodes;
+            self.frontier.by_order.set(order_at, v, order, |v, at| nodes[v as usize].order_at = at);
+        }
+        if self.frontier.order != Order::Held {
             return;
         }
-        self.node_mut(v).rank = rank;
-        let held = self.frontier.order == Order::Held;
-        if let Some(old) = old {
+        let age = rank.map(|rank| rank.age);
+        if self.frontier.by_age.key(age_at) != age {
             self.work.queue_operations += 1;
-            self.frontier.by_order.remove(&(old.order, v));
-            if held {
-                self.frontier.by_age.remove(&(old.age, v));
-            }
-        }
-        if let Some(new) = rank {
-            self.work.queue_operations += 1;
-            self.frontier.by_order.insert((new.order, v));
-            if held {
-                self.frontier.by_age.insert((new.age, v));
-            }
+            let nodes = &mut self.nodes;
+            self.frontier.by_age.set(age_at, v, age, |v, at| nodes[v as usize].age_at = at);
         }
     }
 
     /// Where `v` belongs in the global orders; nowhere if nothing waits there or the barrier holds all of it back.
     pub fn rank(&self, v: NodeId) -> Option<Rank> {
-        let first = self.node(v).queue.first()?;
+        let (first, _) = self.node(v).queue.first()?;
         if self.is_blocked(v) {
             return None;
         }

@@ -3,7 +3,8 @@
 use crate::config::{Config, Error};
 use crate::frontier::{Frontier, Order, RANK_UNIT};
 use crate::hash::{HashKey, Level, Stream};
-use crate::node::{Arrival, Counts, Entry, Key, NIL, NodeId, ROOT, Slot};
+use crate::heap::{Heap, NOWHERE};
+use crate::node::{Arrival, Counts, Entry, Key, NodeId, ROOT, Slot};
 use crate::plan::KEPT_PASSES;
 use crate::request::{Arriving, Request, State};
 use crate::tree::{FastMap, Tree};
@@ -18,10 +19,10 @@ pub struct Index {
     pub(crate) requests: Vec<Option<Request>>,
     free: Vec<Slot>,
     pub(crate) ids: FastMap<u64, Slot>,
-    /// All waiting requests, oldest first.
-    pub(crate) ages: BTreeSet<(Arrival, Slot)>,
-    /// Rows, tentative ones included.
-    pub(crate) rows: BTreeSet<Slot>,
+    /// All waiting requests by arrival; items are slots.
+    pub(crate) ages: Heap<Arrival>,
+    /// Rows, tentative ones included, in no particular order.
+    pub(crate) rows: Vec<Slot>,
     pub(crate) tentative: Vec<Slot>,
     /// The current pass.
     pub(crate) pass: u64,
@@ -63,8 +64,8 @@ impl Index {
             order: config.order,
             chunk: u64::from(chunk),
             barrier_min: u64::from(config.barrier_min),
-            by_order: BTreeSet::new(),
-            by_age: BTreeSet::new(),
+            by_order: Heap::default(),
+            by_age: Heap::default(),
             watched: BTreeSet::new(),
             watched_are_stale: false,
         };
@@ -75,8 +76,8 @@ impl Index {
             requests: vec![],
             free: vec![],
             ids: FastMap::default(),
-            ages: BTreeSet::new(),
-            rows: BTreeSet::new(),
+            ages: Heap::default(),
+            rows: vec![],
             tentative: vec![],
             pass: 1,
             leaders: vec![],
@@ -145,6 +146,7 @@ impl Index {
             leads,
             computing: false,
             queued: false,
+            at: NOWHERE,
             admitted: 0,
             refused: 0,
             end,
@@ -159,8 +161,9 @@ impl Index {
             Slot::try_from(self.requests.len() - 1).expect("fewer than 2^32 requests")
         };
         self.ids.insert(id, slot);
-        self.ages.insert((arrival, slot));
-        self.enter_queue(slot, true);
+        self.set_age(slot, Some(arrival));
+        self.set_queued(slot, true);
+        self.tree.add_along(end, self.demand(slot), NOWHERE, Counts::default(), true);
         Ok(())
     }
 
@@ -180,22 +183,17 @@ impl Index {
         let Some(&slot) = self.ids.get(&id) else { return false };
         match self.request(slot).state {
             State::Waiting => {
-                if self.request(slot).queued {
-                    self.leave_queue(slot, true);
-                } else {
-                    self.aside.remove(&slot);
-                    self.count_waiting(slot, -1, false);
-                }
-                let Request { arrival, .. } = *self.request(slot);
-                self.ages.remove(&(arrival, slot));
+                self.set_queued(slot, false);
+                self.set_age(slot, None);
+                let end = self.request(slot).end;
+                self.tree.add_along(end, -self.demand(slot), NOWHERE, Counts::default(), true);
             }
             State::Tentative | State::Running => {
                 self.tentative.retain(|&other| other != slot);
                 let Request { end, published, .. } = *self.request(slot);
                 let capacity = self.config.capacity / u64::from(self.config.chunk);
                 self.tree.remember(if whole { end } else { published }, capacity);
-                self.set_computing(slot, false);
-                self.drop_row(slot);
+                self.drop_row(slot, Counts::default());
             }
         }
         let end = self.request(slot).end;
@@ -254,30 +252,31 @@ impl Index {
         (request.length - covered).max(1)
     }
 
-    /// Offers a waiting request to the orders; `arrives`: it also counts as waiting from now on.
-    pub(crate) fn enter_queue(&mut self, slot: Slot, arrives: bool) {
-        let entry = self.entry(slot);
-        self.tree.set_queued(self.request(slot).end, entry, true);
-        self.request_mut(slot).queued = true;
-        self.count_waiting(slot, i64::from(arrives), true);
-    }
-
-    /// Takes a waiting request out of the orders; `leaves`: it also stops counting as waiting.
-    pub(crate) fn leave_queue(&mut self, slot: Slot, leaves: bool) {
-        let entry = self.entry(slot);
-        self.tree.set_queued(self.request(slot).end, entry, false);
-        self.request_mut(slot).queued = false;
-        self.count_waiting(slot, -i64::from(leaves), true);
-    }
-
-    pub(crate) fn count_waiting(&mut self, slot: Slot, by: i64, queue_changed: bool) {
-        let Request { end, length, reserve, .. } = *self.request(slot);
-        let delta = Counts { waiting: by, demand: by * (length + reserve) as i64, ..Counts::default() };
-        if by == 0 {
-            self.tree.refresh_upward(end);
-        } else {
-            self.tree.add(end, delta, queue_changed);
+    /// Offers a waiting request to the orders, or takes it out; the caller repairs upwards.
+    pub(crate) fn set_queued(&mut self, slot: Slot, queued: bool) {
+        let Request { end, queued: before, .. } = *self.request(slot);
+        if queued != before {
+            self.request_mut(slot).queued = queued;
+            let entry = queued.then(|| self.entry(slot));
+            self.tree.set_queued(end, slot, entry);
+        } else if !queued {
+            self.aside.remove(&slot);
         }
+    }
+
+    /// Lists a waiting request by its age, or not any more.
+    pub(crate) fn set_age(&mut self, slot: Slot, arrival: Option<Arrival>) {
+        let at = self.request(slot).at;
+        let requests = &mut self.requests;
+        self.ages.set(at, slot, arrival, |slot, at| {
+            requests[slot as usize].as_mut().expect("slots in use hold a request").at = at;
+        });
+    }
+
+    /// What a waiting request counts for along its path.
+    pub(crate) fn demand(&self, slot: Slot) -> Counts {
+        let request = self.request(slot);
+        Counts { waiting: 1, demand: (request.length + request.reserve) as i64, ..Counts::default() }
     }
 
     pub(crate) fn entry(&self, slot: Slot) -> Entry {
@@ -290,6 +289,6 @@ impl Index {
                 (request.length * RANK_UNIT).saturating_add(aged)
             }
         };
-        Entry { key: Key { rank, arrival: request.arrival }, slot, child: NIL }
+        Entry { key: Key { rank, arrival: request.arrival }, slot }
     }
 }

@@ -25,6 +25,7 @@ mod config;
 mod figures;
 mod frontier;
 pub mod hash;
+mod heap;
 mod index;
 pub mod naive;
 mod node;

@@ -1,7 +1,7 @@
 //! What a node of the tree holds, and how waiting requests are keyed.
 
 use crate::hash::Level;
-use std::collections::BTreeSet;
+use crate::heap::{Heap, NOWHERE};
 use std::ops::{Add, AddAssign, Neg};
 
 /// Index of a node in the arena.
@@ -28,14 +28,15 @@ pub(crate) struct Key {
     pub arrival: Arrival,
 }
 
-/// A waiting request as a node's queue lists it: one that ends at the node, or the first of those below a child.
+/// A waiting request as a queue lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Entry {
     pub key: Key,
     pub slot: Slot,
-    /// The child it lies under; [`NIL`] if it ends at the node itself.
-    pub child: NodeId,
 }
+
+/// Marks an item of a queue that is a request and not a child node.
+pub(crate) const REQUEST: u32 = 1 << 31;
 
 /// The deepest node below (or at) a node whose path two waiting requests share, and the first request under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +62,15 @@ impl PartialOrd for Lead {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Waiting requests.
-    pub waiting: i64,
-    /// Tokens those need when nothing is shared: length + reserve.
-    pub demand: i64,
+    pub waiting: i32,
     /// Running rows whose published prefix reaches here: more than none makes the node *active*.
-    pub rows: i64,
+    pub rows: i32,
     /// Running rows that are computing this path for others: *pending*, where it is not published.
-    pub leading: i64,
+    pub leading: i32,
     /// Remembered paths of requests that left: published and not active is *cached*.
-    pub cached: i64,
+    pub cached: i32,
+    /// Tokens that the waiting requests need when nothing is shared: length + reserve.
+    pub demand: i64,
 }
 
 impl Add for Counts {
@@ -120,9 +121,12 @@ impl Counts {
 /// Where a live node stands in the global orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rank {
-    pub order: (u64, u64, Arrival),
+    pub order: OrderKey,
     pub age: Arrival,
 }
+
+/// See [`crate::frontier::Frontier::by_order`].
+pub(crate) type OrderKey = (u64, u64, Arrival);
 
 /// A run of chunks without a branch.
 #[derive(Debug)]
@@ -140,15 +144,19 @@ pub(crate) struct Node {
     pub counts: Counts,
     /// When the remembered path that ends here was last used; 0: none does.
     pub remembered: u64,
-    /// Waiting requests below, one entry for those of each child that is not live.
-    pub queue: BTreeSet<Entry>,
+    /// Waiting requests that end here (items marked [`REQUEST`]), and the first of those below each child that is not
+    /// live.
+    pub queue: Heap<Entry>,
     /// The [`Lead`] of every child that has one and is not live.
-    pub leads: BTreeSet<(Lead, NodeId)>,
-    /// This node's entry in its parent's `queue`.
-    pub queued: Option<Entry>,
-    /// This node's entry in its parent's `leads`.
-    pub leading: Option<Lead>,
-    pub rank: Option<Rank>,
+    pub leads: Heap<Lead>,
+    /// This node's place in its parent's `queue`.
+    pub queue_at: u32,
+    /// This node's place in its parent's `leads`.
+    pub leads_at: u32,
+    /// This node's place in [`crate::frontier::Frontier::by_order`].
+    pub order_at: u32,
+    /// This node's place in [`crate::frontier::Frontier::by_age`].
+    pub age_at: u32,
 }
 
 impl Node {
@@ -163,20 +171,21 @@ impl Node {
             pins: 0,
             counts: Counts::default(),
             remembered: 0,
-            queue: BTreeSet::new(),
-            leads: BTreeSet::new(),
-            queued: None,
-            leading: None,
-            rank: None,
+            queue: Heap::default(),
+            leads: Heap::default(),
+            queue_at: NOWHERE,
+            leads_at: NOWHERE,
+            order_at: NOWHERE,
+            age_at: NOWHERE,
         }
     }
 
     /// The requests that would lead for others if one of them were admitted now.
     pub fn lead(&self) -> Option<Lead> {
         match self.leads.first() {
-            Some(&(lead, _)) => Some(lead),
+            Some((lead, _)) => Some(lead),
             None if self.queue.len() >= 2 => {
-                let first = self.queue.first()?;
+                let (first, _) = self.queue.first()?;
                 Some(Lead { depth: self.depth, key: first.key, slot: first.slot })
             }
             None => None,

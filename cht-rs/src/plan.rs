@@ -7,7 +7,7 @@
 use crate::config::Error;
 use crate::frontier::Order;
 use crate::index::Index;
-use crate::node::{Counts, NodeId, ROOT, Slot};
+use crate::node::{Arrival, Counts, NodeId, ROOT, Slot};
 use crate::request::{Request, State};
 use std::collections::HashSet;
 
@@ -102,10 +102,21 @@ struct Left {
     kv: u64,
     rows: u32,
     prefill: u64,
-    /// Short requests that the barrier holds back one by one, and the KV kept for them.
-    alone: u32,
-    alone_kv: u64,
     skipped: u32,
+    /// Kept for requests that are held back with all others below the same chunks.
+    kept: Kept,
+    /// Kept for short requests, which the barrier holds back one by one.
+    alone: Kept,
+    /// The deepest node that all rows hold.
+    tip: Option<NodeId>,
+}
+
+#[derive(Default)]
+struct Kept {
+    rows: u64,
+    kv: u64,
+    /// Nodes whose waiting requests are counted.
+    seen: Vec<NodeId>,
 }
 
 /// The oldest request past the fairness bound.
@@ -114,6 +125,13 @@ enum Overdue {
     /// It needs room that running rows will free.
     Waits,
     Nobody,
+}
+
+impl Left {
+    /// Rows and KV tokens that are not for everybody.
+    fn kept(&self) -> (u64, u64) {
+        (self.kept.rows + self.alone.rows, self.kept.kv + self.alone.kv)
+    }
 }
 
 impl Index {
@@ -127,7 +145,8 @@ impl Index {
         }
         self.looked_enough = false;
         let Budget { kv, rows, prefill, idle, .. } = budget;
-        let mut left = Left { kv, rows, prefill, alone: 0, alone_kv: 0, skipped: 0 };
+        let (kept, alone, tip) = (self.kept_for_all(), Kept::default(), self.tip());
+        let mut left = Left { kv, rows, prefill, skipped: 0, kept, alone, tip };
         let mut order = vec![];
         let end = loop {
             if left.rows == 0 {
@@ -138,11 +157,15 @@ impl Index {
             }
             self.tree.work.looked_at += 1;
             let slot = match self.overdue(&budget, &left) {
-                Overdue::Fits(slot) => slot,
+                Overdue::Fits(slot) => {
+                    order.push(self.name(slot, &mut left));
+                    left.kept = self.kept_for_all(); // it may be one that rows were kept for
+                    continue;
+                }
                 Overdue::Waits => break End::Room,
                 Overdue::Nobody => {
-                    let (kept_rows, kept_kv) = if idle && order.is_empty() { (0, 0) } else { self.kept(&left) };
-                    if kept_rows >= left.rows {
+                    let (kept_rows, kept_kv) = if idle && order.is_empty() { (0, 0) } else { left.kept() };
+                    if kept_rows >= u64::from(left.rows) {
                         break End::Kept;
                     }
                     let Some(first) = self.first_in_order() else {
@@ -151,8 +174,8 @@ impl Index {
                     let slot = self.leader_for(first);
                     if self.is_held_alone(slot) {
                         let request = self.request(slot);
-                        left.alone += 1;
-                        left.alone_kv += self.unheld(request) + request.reserve;
+                        left.alone.rows += 1;
+                        left.alone.kv += self.unheld(request) + request.reserve;
                         self.set_aside(slot);
                         continue;
                     }
@@ -169,16 +192,17 @@ impl Index {
                 }
             };
             order.push(self.name(slot, &mut left));
+            self.keep_for(slot, &mut left.kept);
         };
         if idle && order.is_empty() && rows > 0 {
             // The oldest, which the engine then admits or reports: an idle engine never waits for the policy.
-            if let Some(&(_, slot)) = self.ages.first() {
+            if let Some((_, slot)) = self.ages.first() {
                 order.push(self.name(slot, &mut left));
+                left.kept = self.kept_for_all();
             }
         }
-        let (kept, _) = self.kept(&left);
-        let held = self.held() + u64::from(left.alone);
-        Plan { order, held, kept: kept.min(left.rows), skipped: left.skipped, end }
+        let kept = left.kept().0.min(u64::from(left.rows)) as u32;
+        Plan { order, held: self.held() + left.alone.rows, kept, skipped: left.skipped, end }
     }
 
     /// Takes back all but the first `keep` candidates of the plan.
@@ -228,12 +252,12 @@ impl Index {
 
     /// The next request in order that is not held back, without regard to what fits.
     pub(crate) fn first_in_order(&self) -> Option<Slot> {
-        let &(_, best) = self.tree.frontier.by_order.first()?;
-        let first = |v: NodeId| self.tree.node(v).queue.first().map(|entry| entry.slot);
+        let (_, best) = self.tree.frontier.by_order.first()?;
+        let first = |v: NodeId| self.tree.node(v).queue.first().map(|(entry, _)| entry.slot);
         if self.config.order == Order::Missing {
             return first(best);
         }
-        let &(_, oldest) = self.tree.frontier.by_age.first()?;
+        let (_, oldest) = self.tree.frontier.by_age.first()?;
         let held = |v: NodeId| {
             let active = self.tree.deepest(v, |counts| counts.rows > 0);
             u64::from(self.tree.node(active).depth) * u64::from(self.config.chunk)
@@ -244,8 +268,12 @@ impl Index {
 
     /// The oldest request past the bound, whatever order, barrier and kept rows say.
     fn overdue(&self, budget: &Budget, left: &Left) -> Overdue {
-        for &(arrival, slot) in self.ages.iter().take(LOOKS as usize) {
-            if budget.now.saturating_sub(arrival.tokens) <= self.config.max_wait {
+        let is_overdue = |arrival: Arrival| budget.now.saturating_sub(arrival.tokens) > self.config.max_wait;
+        if !self.ages.first().is_some_and(|(arrival, _)| is_overdue(arrival)) {
+            return Overdue::Nobody;
+        }
+        for (arrival, slot) in self.ages.in_order().take(LOOKS as usize) {
+            if !is_overdue(arrival) {
                 break;
             }
             if self.was_refused(slot, budget) {
@@ -300,13 +328,15 @@ impl Index {
     }
 
     fn set_aside(&mut self, slot: Slot) {
-        self.leave_queue(slot, false);
+        self.set_queued(slot, false);
+        self.tree.refresh_upward(self.request(slot).end);
         self.aside.insert(slot);
     }
 
     fn offer_all(&mut self) {
         for slot in std::mem::take(&mut self.aside) {
-            self.enter_queue(slot, false);
+            self.set_queued(slot, true);
+            self.tree.refresh_upward(self.request(slot).end);
         }
     }
 
@@ -315,27 +345,33 @@ impl Index {
         self.blocked().map(|v| self.tree.node(v).counts.waiting as u64).sum()
     }
 
-    /// Rows and KV tokens kept for requests that wait for a leader of the last [`KEPT_PASSES`] passes.
-    fn kept(&self, left: &Left) -> (u32, u64) {
-        let (mut rows, mut kv) = (u64::from(left.alone), left.alone_kv);
+    /// Rows and KV tokens kept for those who wait for a leader of the last [`KEPT_PASSES`] passes.
+    fn kept_for_all(&self) -> Kept {
+        let mut kept = Kept::default();
+        for &slot in &self.leaders {
+            self.keep_for(slot, &mut kept);
+        }
+        kept
+    }
+
+    /// Adds what is kept for those who wait for the leader `slot`.
+    fn keep_for(&self, slot: Slot, kept: &mut Kept) {
+        let Request { end, computing, .. } = *self.request(slot);
         let chunk = u64::from(self.config.chunk);
         let worth_it = u64::from(self.config.barrier_min).div_ceil(chunk).max(1) as u32;
-        let mut seen = HashSet::new();
-        for request in self.leaders.iter().map(|&slot| self.request(slot)) {
-            let published = self.tree.deepest(request.end, Counts::published);
-            let depth = self.tree.node(published).depth + worth_it;
-            if depth > self.tree.node(request.end).depth {
-                continue;
-            }
-            let v = self.tree.covering(request.end, depth);
-            let node = self.tree.node(v);
-            let (waiting, demand) = (node.counts.waiting as u64, node.counts.demand as u64);
-            if waiting > 0 && seen.insert(v) {
-                rows += waiting;
-                kv += demand - waiting * u64::from(node.depth) * chunk;
-            }
+        let published = self.tree.deepest(end, Counts::published);
+        let depth = self.tree.node(published).depth + worth_it;
+        if !computing || depth > self.tree.node(end).depth {
+            return;
         }
-        (u32::try_from(rows).unwrap_or(u32::MAX), kv)
+        let v = self.tree.covering(end, depth);
+        let node = self.tree.node(v);
+        let (waiting, demand) = (node.counts.waiting as u64, node.counts.demand as u64);
+        if waiting > 0 && !kept.seen.contains(&v) {
+            kept.seen.push(v);
+            kept.rows += waiting;
+            kept.kv += demand - waiting * u64::from(node.depth) * chunk;
+        }
     }
 
     /// Admits `slot` tentatively and spends what it needs.
@@ -345,10 +381,11 @@ impl Index {
         let (uncomputed, unheld) = (self.uncomputed(request), self.unheld(request));
         let published = self.tree.deepest(request.end, Counts::published);
         let rows = self.tree.node(ROOT).counts.rows;
-        let before = self.tip().map_or(0, |v| self.tree.node(v).depth);
+        let before = left.tip.map_or(0, |v| self.tree.node(v).depth);
         let shared = if rows == 0 { published } else { self.tree.deepest(published, |counts| counts.rows == rows) };
         self.admit(slot);
         self.tentative.push(slot);
+        left.tip = Some(shared);
         let page = u64::from(self.config.page);
         left.rows -= 1;
         left.kv = left.kv.saturating_sub(unheld + reserve);

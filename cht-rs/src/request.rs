@@ -42,6 +42,8 @@ pub(crate) struct Request {
     pub computing: bool,
     /// Waiting and offered to the orders (not set aside).
     pub queued: bool,
+    /// Its place in [`crate::Index::ages`], or in [`crate::Index::rows`].
+    pub at: u32,
     /// The pass in which it became a row.
     pub admitted: u64,
     /// The pass in which the engine refused it last; 0: never.

@@ -1,8 +1,9 @@
 //! Running rows: what a request does to its path between admission and departure.
 
 use crate::config::Error;
+use crate::heap::NOWHERE;
 use crate::index::Index;
-use crate::node::{Counts, NodeId, ROOT, Slot};
+use crate::node::{Counts, ROOT, Slot};
 use crate::plan::KEPT_PASSES;
 use crate::request::{Request, State};
 
@@ -65,52 +66,78 @@ impl Index {
 
     /// Makes a waiting request a row: what is published of its path becomes active, the rest pending if it leads.
     pub(crate) fn admit(&mut self, slot: Slot) {
-        if self.request(slot).queued {
-            self.leave_queue(slot, true);
-        } else {
-            self.aside.remove(&slot);
-            self.count_waiting(slot, -1, false);
+        self.set_queued(slot, false);
+        self.set_age(slot, None);
+        let waited = -self.demand(slot);
+        let (pass, row) = (self.pass, self.rows.len() as u32);
+        self.rows.push(slot);
+        let published = self.tree.deepest(self.request(slot).end, Counts::published);
+        self.tree.pin(published);
+        let request = self.request_mut(slot);
+        request.at = row;
+        request.state = State::Tentative;
+        request.admitted = pass;
+        request.published = published;
+        request.computing = request.leads && published != request.end;
+        let Request { computing, length, .. } = *request;
+        if computing {
+            self.leaders.push(slot);
         }
-        let Request { arrival, end, length, leads, .. } = *self.request(slot);
-        self.ages.remove(&(arrival, slot));
-        self.rows.insert(slot);
-        let published = self.tree.deepest(end, Counts::published);
         self.row_tokens += length;
-        self.hold(slot, published);
-        self.request_mut(slot).state = State::Tentative;
-        self.request_mut(slot).admitted = self.pass;
-        self.set_computing(slot, leads && published != end);
+        self.row_published_chunks += u64::from(self.tree.node(published).depth);
+        self.count_row(slot, 1, waited);
     }
 
     /// Takes back [`Index::admit`].
     pub(crate) fn unadmit(&mut self, slot: Slot) {
-        self.set_computing(slot, false);
-        self.drop_row(slot);
-        let arrival = self.request(slot).arrival;
+        self.leave_rows(slot);
         self.request_mut(slot).state = State::Waiting;
-        self.ages.insert((arrival, slot));
-        self.enter_queue(slot, true);
+        self.set_age(slot, Some(self.request(slot).arrival));
+        self.set_queued(slot, true);
+        self.drop_counts(slot, self.demand(slot));
     }
 
-    fn hold(&mut self, slot: Slot, v: NodeId) {
-        self.tree.pin(v);
-        self.row_published_chunks += u64::from(self.tree.node(v).depth);
-        self.request_mut(slot).published = v;
-        self.tree.add(v, Counts { rows: 1, ..Counts::default() }, false);
+    /// Takes a row out that is gone.
+    pub(crate) fn drop_row(&mut self, slot: Slot, waits: Counts) {
+        self.leave_rows(slot);
+        self.drop_counts(slot, waits);
     }
 
-    fn release(&mut self, v: NodeId) {
-        self.row_published_chunks -= u64::from(self.tree.node(v).depth);
-        self.tree.add(v, Counts { rows: -1, ..Counts::default() }, false);
-        self.tree.unpin(v);
-    }
-
-    pub(crate) fn drop_row(&mut self, slot: Slot) {
+    fn drop_counts(&mut self, slot: Slot, waits: Counts) {
         let Request { published, length, .. } = *self.request(slot);
         self.row_tokens -= length;
-        self.request_mut(slot).published = ROOT;
-        self.rows.remove(&slot);
-        self.release(published);
+        self.row_published_chunks -= u64::from(self.tree.node(published).depth);
+        self.count_row(slot, -1, waits);
+        let request = self.request_mut(slot);
+        request.computing = false;
+        request.published = ROOT;
+        self.forget_leader(slot);
+        self.tree.unpin(published);
+    }
+
+    fn leave_rows(&mut self, slot: Slot) {
+        let at = self.request(slot).at;
+        self.rows.swap_remove(at as usize);
+        if let Some(&moved) = self.rows.get(at as usize) {
+            self.request_mut(moved).at = at;
+        }
+        self.request_mut(slot).at = NOWHERE;
+    }
+
+    /// Counts a row along its path, once or minus once, together with what changes at its end as a waiting request.
+    fn count_row(&mut self, slot: Slot, by: i32, waits: Counts) {
+        let Request { end, published, computing, .. } = *self.request(slot);
+        let leading = if computing { by } else { 0 };
+        let below = waits + Counts { leading, ..Counts::default() };
+        self.tree.add_along(end, below, published, Counts { rows: by, ..Counts::default() }, waits.waiting != 0);
+    }
+
+    fn forget_leader(&mut self, slot: Slot) {
+        if self.leaders.last() == Some(&slot) {
+            self.leaders.pop(); // a plan is taken back in reverse
+        } else {
+            self.leaders.retain(|&other| other != slot);
+        }
     }
 
     pub(crate) fn set_published(&mut self, slot: Slot, tokens: u64) {
@@ -121,8 +148,13 @@ impl Index {
             return;
         }
         let v = self.tree.cut(end, depth);
-        self.hold(slot, v); // before the old one is released, so that nothing flips twice
-        self.release(published);
+        self.tree.pin(v);
+        self.request_mut(slot).published = v;
+        let before = u64::from(self.tree.node(published).depth);
+        self.row_published_chunks = self.row_published_chunks - before + u64::from(depth);
+        self.tree.add(v, Counts { rows: 1, ..Counts::default() }); // first, so that nothing flips twice
+        self.tree.add(published, Counts { rows: -1, ..Counts::default() });
+        self.tree.unpin(published);
     }
 
     pub(crate) fn set_computing(&mut self, slot: Slot, computing: bool) {
@@ -134,10 +166,10 @@ impl Index {
         if computing && self.pass - self.request(slot).admitted < KEPT_PASSES {
             self.leaders.push(slot);
         } else {
-            self.leaders.retain(|&other| other != slot);
+            self.forget_leader(slot);
         }
-        let by = if computing { 1 } else { -1 };
-        self.tree.add(end, Counts { leading: by, ..Counts::default() }, false);
+        let leading = if computing { 1 } else { -1 };
+        self.tree.add(end, Counts { leading, ..Counts::default() });
     }
 
     fn running(&self, id: u64) -> Result<Slot, Error> {

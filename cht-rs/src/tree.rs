@@ -5,6 +5,7 @@
 
 use crate::frontier::Frontier;
 use crate::hash::Level;
+use crate::heap::NOWHERE;
 use crate::node::{Counts, NIL, Node, NodeId, ROOT};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -53,6 +54,8 @@ pub(crate) struct Tree {
     free: Vec<NodeId>,
     edges: FastMap<(NodeId, Level), NodeId>,
     pub frontier: Frontier,
+    /// Where each waiting request stands in the queue of the node where it ends, by slot.
+    pub queue_at: Vec<u32>,
     /// Remembered paths, least recently used first.
     recency: BTreeMap<u64, NodeId>,
     uses: u64,
@@ -68,6 +71,7 @@ impl Tree {
             free: vec![],
             edges: FastMap::default(),
             frontier,
+            queue_at: vec![],
             recency: BTreeMap::new(),
             uses: 0,
             active_chunks: 0,
@@ -224,7 +228,7 @@ impl Tree {
         self.recency.insert(uses, v);
         if old == 0 {
             self.pin(v);
-            self.add(v, Counts { cached: 1, ..Counts::default() }, false);
+            self.add(v, Counts { cached: 1, ..Counts::default() });
         } else {
             self.recency.remove(&old);
         }
@@ -241,7 +245,7 @@ impl Tree {
         let stamp = std::mem::replace(&mut self.node_mut(v).remembered, 0);
         debug_assert_ne!(stamp, 0);
         self.recency.remove(&stamp);
-        self.add(v, Counts { cached: -1, ..Counts::default() }, false);
+        self.add(v, Counts { cached: -1, ..Counts::default() });
         self.unpin(v);
     }
 
@@ -287,7 +291,7 @@ impl Tree {
     }
 
     fn release(&mut self, v: NodeId) {
-        debug_assert!(self.node(v).rank.is_none() && self.node(v).queued.is_none());
+        debug_assert_eq!((self.node(v).order_at, self.node(v).queue_at), (NOWHERE, NOWHERE));
         self.frontier.watched.remove(&v);
         self.nodes[v as usize] = Node::new(vec![], NIL, 0);
         self.free.push(v);

@@ -8,6 +8,8 @@ integers a TypeError.
 from collections.abc import Sequence
 from typing import Any, final
 
+__all__ = ["Index", "build_info"]
+
 @final
 class Index:
     def __new__(
