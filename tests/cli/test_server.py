@@ -31,11 +31,11 @@ http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (tmp_path / "tiny_server.py").write_text(SERVER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return "tiny_server"
+    return ["-m", "tiny_server"]
 
 
 def alive(pid: int) -> bool:
@@ -50,8 +50,8 @@ def assert_ends(pid: int) -> None:
 
 
 @pytest.mark.parametrize("argv", [[], ["--key"]])
-def test_it_is_ready_and_ends_with_all_it_started(program: str, tmp_path: Path, argv: list[str]) -> None:
-    running = server.start(argv, log=tmp_path / "log", module=program)
+def test_it_is_ready_and_ends_with_all_it_started(program: list[str], tmp_path: Path, argv: list[str]) -> None:
+    running = server.start(argv, log=tmp_path / "log", program=program)
     running.wait_ready(30)
     child = int(Path("child").read_text())
     assert alive(child)
@@ -61,8 +61,8 @@ def test_it_is_ready_and_ends_with_all_it_started(program: str, tmp_path: Path, 
     running.stop()  # again is harmless
 
 
-def test_its_end_is_noticed_at_once(program: str, tmp_path: Path) -> None:
-    running = server.start(["--fail"], log=tmp_path / "log", module=program)
+def test_its_end_is_noticed_at_once(program: list[str], tmp_path: Path) -> None:
+    running = server.start(["--fail"], log=tmp_path / "log", program=program)
     with pytest.raises(server.ServerFailed, match=r"(?s)status 1.*no such model") as failure:
         running.wait_ready(60)
     assert failure.value.status == 1
@@ -70,19 +70,19 @@ def test_its_end_is_noticed_at_once(program: str, tmp_path: Path) -> None:
     assert_ends(int(Path("child").read_text()))
 
 
-def test_one_that_does_not_answer(program: str, tmp_path: Path) -> None:
-    running = server.start([], log=tmp_path / "log", module=program)
+def test_one_that_does_not_answer(program: list[str], tmp_path: Path) -> None:
+    running = server.start([], log=tmp_path / "log", program=program)
     with pytest.raises(server.ServerFailed):
         running.wait_ready(0)
     running.kill()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a parent's death is signalled on Linux only")
-def test_it_ends_when_its_parent_is_killed(program: str) -> None:
+def test_it_ends_when_its_parent_is_killed(program: list[str]) -> None:
     starter = f"""
 import time
 from feather_sglang.cli import server
-running = server.start([], module={program!r})
+running = server.start([], program={program!r})
 running.wait_ready(30)
 print(running.pid, flush=True)
 time.sleep(600)

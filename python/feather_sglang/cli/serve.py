@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     arguments.check()
     signal.signal(signal.SIGTERM, _interrupt)
     print(f"feather: starting SGLang on {arguments.host}:{arguments.port} ...", flush=True)
-    running = server.start(argv, host=arguments.host, port=arguments.port, module="feather_sglang.cli.launch")
+    running = server.start(argv, host=arguments.host, port=arguments.port, program=("-m", "feather_sglang.cli.launch"))
     try:
         running.wait_ready(timeout=None)
         print(_ready(running.url), flush=True)

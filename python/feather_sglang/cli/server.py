@@ -98,15 +98,15 @@ def start(
     port: int | None = None,
     log: Path | None = None,
     env: Mapping[str, str] | None = None,
-    module: str = LAUNCHER,
+    program: Sequence[str] = ("-m", LAUNCHER),
 ) -> Server:
-    """Start ``python -m module args --host --port`` and return at once.
+    """Start ``python program args --host --port`` and return at once.
 
     ``port`` None: a free one. ``log``: the file its output goes to; None: this process' own output. ``env``: its whole
     environment; None: this process' own. It ends with the thread that calls this, whatever ends that.
     """
     port = free_port(host) if port is None else port
-    command = [sys.executable, "-m", module, *args, "--host", host, "--port", str(port)]
+    command = [sys.executable, *program, *args, "--host", host, "--port", str(port)]
     output = log.open("wb") if log else None
     try:
         process = subprocess.Popen(
