@@ -15,7 +15,7 @@ class Panic(BaseException):
 def break_core(adapter, method, error, times=1):
     """Have the core's ``method`` raise at its fifth call from now, in this core and ``times - 1`` rebuilt ones."""
     breaks = [times]
-    build = adapter._new_core
+    build = adapter.mirror.new_core
 
     def arm(core):
         if breaks[0] == 0:
@@ -32,7 +32,7 @@ def break_core(adapter, method, error, times=1):
         object.__setattr__(core, method, raising)
         return core
 
-    adapter._new_core = lambda settings: arm(build(settings))
+    adapter.mirror.new_core = lambda settings: arm(build(settings))
     arm(adapter.core)
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from feather_sglang.core.settings import Settings, default_chunk_size
+from feather_sglang.core.settings import GATES, ORDERS, Settings, default_chunk_size
 
 POLICY = "feather"
 """The choice of ``--schedule-policy``."""
 
 TOKENS_PER_SECOND = 10_000
 """What a second of ``--feather-max-wait`` is taken for, in scheduled tokens (prefill and decode)."""
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Settings)}
 
 DISABLE = "FEATHER_DISABLE"
 """The variable that keeps the choice ``feather`` valid and serves first come, first served."""
@@ -58,17 +60,17 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 FLAGS: tuple[Flag, ...] = (
     Flag(
         "order",
-        _one_of("held", "missing"),
-        "{held,missing}",
-        "held",
+        _one_of(*ORDERS),
+        f"{{{','.join(ORDERS)}}}",
+        _DEFAULTS["order"],
         "Which request comes next. held: the oldest, unless running rows hold much more of another; missing: the one "
         "that adds the fewest tokens to the batch, aged by --feather-aging.",
     ),
     Flag(
         "gate",
-        _one_of("never", "static"),
-        "{never,static}",
-        "never",
+        _one_of(*GATES),
+        f"{{{','.join(GATES)}}}",
+        _DEFAULTS["gate"],
         "When to stop filling the batch before it is full.",
     ),
     Flag(
@@ -79,20 +81,24 @@ FLAGS: tuple[Flag, ...] = (
         "Granularity of the prefix index, a multiple of the page size. Default: the smallest that is at least 64.",
     ),
     Flag(
-        "aging", float, "RATE", None, "With --feather-order missing: tokens that one scheduled token of age is worth."
+        "aging",
+        float,
+        "RATE",
+        _DEFAULTS["aging"],
+        "With --feather-order missing: tokens that one scheduled token of age is worth.",
     ),
     Flag(
         "barrier_min",
         int,
         "TOKENS",
-        256,
+        _DEFAULTS["barrier_min"],
         "Prompt tokens that waiting for a prefix which is being computed must save.",
     ),
     Flag(
         "max_wait",
         float,
         "SECONDS",
-        60.0,
+        _DEFAULTS["max_wait_tokens"] / TOKENS_PER_SECOND,
         "How long others may be admitted before a request that fits. A second counts as "
         f"{TOKENS_PER_SECOND} scheduled tokens.",
     ),
@@ -109,12 +115,12 @@ FLAGS: tuple[Flag, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one server; a None is decided later (chunk size) or by the core (ageing)."""
+    """The options of one server; without a chunk size, the page size decides."""
 
     order: str
     gate: str
     chunk_size: int | None
-    aging: float | None
+    aging: float
     barrier_min: int
     max_wait: float
     on_mismatch: str
@@ -176,7 +182,6 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
     """
     if not 0 <= options.max_wait < math.inf:
         raise OptionError(f"--feather-max-wait is {options.max_wait}; expected a number of seconds, at least 0.")
-    aging = {} if options.aging is None else {"aging": options.aging}
     try:
         return Settings(
             order=options.order,
@@ -187,7 +192,7 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
             max_wait_tokens=int(options.max_wait * TOKENS_PER_SECOND),
             kv_capacity=kv_capacity,
             hash_key=hash_key,
-            **aging,
+            aging=options.aging,
         )
     except OptionError:
         raise

@@ -53,7 +53,7 @@ class WaitingQueue(list):  # type: ignore[type-arg]
         for request in list(requests):
             self.append(request)
 
-    def __iadd__(self, requests: Iterable[Any]) -> WaitingQueue:  # type: ignore[override,misc]
+    def __iadd__(self, requests: Iterable[Any]) -> WaitingQueue:  # type: ignore[misc]
         self.extend(requests)
         return self
 
@@ -85,7 +85,7 @@ class WaitingQueue(list):  # type: ignore[type-arg]
         self._replaced(before, [])
 
     def _replaced(self, before: list[Any], after: list[Any]) -> None:
-        # Objects, not ids, decide: a request that was only moved neither left nor entered.
+        # A request that was only moved neither left nor entered.
         kept = {id(request) for request in after}
         known = {id(request) for request in before}
         for request in before:

@@ -124,6 +124,11 @@ def is_computing(tracked: Tracked, chunked: Any) -> bool:
     return tracked.req is chunked or len(tracked.req.output_ids) == tracked.outputs_at_admission
 
 
+def prefix_of(req: Any) -> int:
+    """Tokens that the match of a request found when it was admitted."""
+    return int(req.prefix_len) if hasattr(req, "prefix_len") else len(req.prefix_indices)  # before 0.5.22
+
+
 def produced_by(tracked: Tracked) -> int | None:
     """Output tokens of a request that left the batch, if its KV went to the cache; None: it was lost."""
     req = tracked.req
