@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find cht-rs -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: help setup test check lock clean
+.PHONY: help setup test check lock clean demo bench
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -66,3 +66,9 @@ lock: setup ## Resolve requirements.in into requirements.txt (`uv` keeps what is
 
 clean: ## Remove the environment and what was built
 	rm -rf $(VENV) target dist python/feather_sglang/_cht*.so
+
+demo: setup ## Serve one workload by three policies, side by side: a table, demo.png, demo.svg and demo.json
+	$(BIN)/feather bench serve --json demo.json --svg demo.svg --png demo.png
+
+bench: setup ## The benches, in short form
+	$(BIN)/feather bench serve --quick

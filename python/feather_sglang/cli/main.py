@@ -12,6 +12,7 @@ from feather_sglang.cli.errors import UsageError
 COMMANDS = {
     "serve": ("feather_sglang.cli.serve", "serve a model with SGLang and the feather policy"),
     "doctor": ("feather_sglang.cli.doctor", "say what is installed, whether it fits, and what mends it"),
+    "bench": ("feather_sglang.bench.main", "measure it, on this machine"),
     "model": ("feather_sglang.cli.model", "print the folder of the embedded model"),
 }
 

@@ -1,0 +1,1 @@
+"""Benches: ``feather bench KIND`` measures real servers, prints a table, and writes JSON and pictures."""

@@ -1,0 +1,28 @@
+"""``feather bench KIND``: finds the bench."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from feather_sglang.cli.errors import UsageError
+
+# Kind: (module with main(argv), what it measures).
+KINDS = {
+    "serve": ("feather_sglang.bench.serve", "real servers, one a policy, on one workload"),
+}
+
+
+def main(argv: list[str]) -> int:
+    """Run a bench; its exit status.
+
+    :raises UsageError: if there is no such bench, or its input is bad.
+    """
+    kind, *rest = argv or ["--help"]
+    if kind in ("-h", "--help"):
+        lines = "\n".join(f"  {name:<10} {what}" for name, (_, what) in KINDS.items())
+        print(f"usage: feather bench KIND [options]\n\nkinds:\n{lines}\n\n`feather bench KIND --help` explains more.")
+        return 0
+    if kind not in KINDS:
+        raise UsageError(f"there is no bench {kind!r}; expected one of {', '.join(KINDS)}: `feather bench --help`")
+    status: int = import_module(KINDS[kind][0]).main(rest)
+    return status
