@@ -17,6 +17,7 @@ from tests.harness import workload
 from tests.harness.prompts import Tokens, interleaved
 
 
+@pytest.mark.slow
 def test_under_fcfs_batches_are_those_of_a_process_without_the_plugin(start):
     assert compat.check_hooks() == []
     harness = start(schedule_policy="fcfs", **workload.SETTINGS)
