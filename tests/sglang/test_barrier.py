@@ -70,6 +70,7 @@ def test_one_family(start):
     assert steps <= base[0] + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["held", "missing"])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_nested_prompts_wait_for_the_deepest_at_once(start, order, reverse):
@@ -85,6 +86,7 @@ def test_nested_prompts_wait_for_the_deepest_at_once(start, order, reverse):
     assert steps <= base[0] + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1024, 1088])
 @pytest.mark.parametrize("chunked", [8192, 2048])
 @pytest.mark.parametrize("order", ["held", "missing"])

@@ -10,6 +10,7 @@ from tests.harness.mirror import check_mirror
 from tests.harness.prompts import Tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [1, 16])
 def test_in_a_small_pool_nothing_is_planned_that_the_engine_refuses(start, page):
     """Prompts that share nothing, of any length against the page, and output that fills the rest of the pool."""

@@ -7,11 +7,13 @@ import pytest
 from feather_sglang.core.interface import Limits, Phase, Request, Row
 from feather_sglang.core.scheduler import SchedulerCore
 from feather_sglang.core.settings import Settings
+from tests.harness.mirror import check_mirror
 from tests.harness.prompts import Tokens
 
 ROOMY = 400_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "aging"), [("held", 0.0), ("missing", 0.0), ("missing", 0.5)])
 def test_one_cold_request_among_warm_arrivals(start_alone, order, aging):
     """sglang#31954, #31723: it is displaced by no more than the fairness bound, and less under ageing."""
@@ -156,3 +158,40 @@ def test_namespaces_are_families(start, name):
     assert len(harness.log.admitted) == families
     log = harness.run()
     assert set(log.finished) == set(ids)
+
+
+@pytest.mark.parametrize("how", ["api", "queue limit", "timeout"])
+def test_aborts_have_one_way_out(start_alone, monkeypatch, how):
+    """sglang#20182, #16067: by API, by queue limit and by timeout, in every state; nothing is left of it."""
+    harness = start_alone(max_total_tokens=ROOMY, max_running_requests=2)
+    harness.reconfigure("feather", chunked_prefill_size=512)
+    tokens = Tokens()
+    (prompts,) = tokens.families(1, 8, 1024, 16)
+    if how == "queue limit":
+        monkeypatch.setattr(harness.scheduler, "max_queued_requests", 3)
+    ids = []
+    for prompt in prompts:
+        ids.append(harness.send(prompt, 64))
+        check_mirror(harness)
+    if how == "queue limit":
+        assert len(harness.queue) == 3
+    for _ in range(4):  # one is chunked, then one runs, the others wait
+        harness.step()
+        check_mirror(harness)
+    if how == "timeout":
+        # Upstream's leader turns a timeout into these messages (``Scheduler._poll_timeout_aborts``).
+        monkeypatch.setenv("SGLANG_REQ_WAITING_TIMEOUT", "1e-9")
+        aborts = harness.scheduler._poll_timeout_aborts()
+        assert len(aborts) == len(harness.queue) > 0
+        for abort in aborts:
+            harness.control(abort)
+    elif how == "api":
+        for rid in ids:
+            harness.abort(rid)
+            check_mirror(harness)
+    assert how == "queue limit" or harness.queue == []
+    harness.run()
+    check_mirror(harness)
+    harness.flush()
+    state = harness.state()["feather"]
+    assert (state["waiting"], state["running"], state["held"], state["nodes"]) == (0, 0, 0, 1)

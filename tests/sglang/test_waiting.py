@@ -54,6 +54,7 @@ def test_siblings_that_arrive_beside_a_leader(start, order):
     assert all(waits[rid] <= base[rid] + 2 for rid in waits), (waits, base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["queued", "chunked", "in flight", "one token"])
 @pytest.mark.parametrize("order", ["held", "missing"])
 def test_a_leader_that_goes_away(start, when, order):
@@ -80,6 +81,7 @@ def test_a_leader_that_goes_away(start, when, order):
     harness.scheduler.feather.core.check_integrity()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shared", "chunked"), [(256, 8192), (1024, 8192), (1024, 2048), (3072, 2048)])
 def test_held_requests_are_not_later_than_under_fcfs(start, shared, chunked, capsys):
     """Scenario 24: a burst; no first token more than two passes later, and earlier in the mean.
@@ -121,6 +123,7 @@ def test_duplicates_of_an_uncached_prompt(start, publishes):
         assert len(log.batches[0].rids) == 3, "they were not admitted together"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["held", "missing"])
 def test_warm_families_are_grouped(start_alone, order, capsys):
     """Rows are scarce and prefixes cached: a decode batch holds few families."""
