@@ -15,7 +15,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find cht-rs -name '*.rs' -o -name Cargo.toml)
 
-.PHONY: help setup test check lock clean demo bench
+OPS ?= 100000000
+SEED ?= 1
+
+.PHONY: help setup test check soak-index lock clean demo bench
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -58,6 +61,9 @@ check: setup ## Lint, format, types and the fast tests: under three minutes
 	$(BIN)/mypy
 	MYPYPATH=python $(BIN)/python -m mypy.stubtest feather_sglang._cht
 	$(BIN)/python -m pytest -m "not slow"
+
+soak-index: ## Random operations on the index and on the naive model: OPS=N (100 million), SEED=S
+	@cargo run --quiet --profile soak --package cht --example soak -- $(OPS) $(SEED)
 
 lock: setup ## Resolve requirements.in into requirements.txt (`uv` keeps what is pinned; UPGRADE=1 does not)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url \

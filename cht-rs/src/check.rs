@@ -4,7 +4,8 @@ use crate::frontier::Order;
 use crate::index::Index;
 use crate::node::{Counts, Node, NodeId, REQUEST, ROOT};
 use crate::request::State;
-use std::collections::{BTreeSet, HashMap};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 macro_rules! ensure {
     ($ok:expr, $($message:tt)+) => {
@@ -20,17 +21,11 @@ impl Index {
     /// # Errors
     /// What is wrong, in one line.
     pub fn check_integrity(&self) -> Result<(), String> {
-        let mut counts: HashMap<NodeId, Counts> = HashMap::new();
-        let mut pins: HashMap<NodeId, u32> = HashMap::new();
-        let mut add = |mut v: NodeId, delta: Counts| {
-            *pins.entry(v).or_default() += 1;
-            loop {
-                *counts.entry(v).or_default() += delta;
-                if v == ROOT {
-                    break;
-                }
-                v = self.tree.node(v).parent;
-            }
+        let mut counts = vec![Counts::default(); self.tree.nodes.len()];
+        let mut pins = vec![0; self.tree.nodes.len()];
+        let mut add = |v: NodeId, delta: Counts| {
+            pins[v as usize] += 1;
+            counts[v as usize] += delta;
         };
         let (mut waiting, mut rows, mut tokens) = (0, 0, 0);
         for (slot, request) in self.requests.iter().enumerate() {
@@ -67,24 +62,39 @@ impl Index {
         ensure!(rows == self.rows.len(), "{} rows instead of {rows}", self.rows.len());
         ensure!(self.ages.is_sound(|slot| self.request(slot).at), "the ages are out of order");
         ensure!(tokens == self.row_tokens, "row tokens {} instead of {tokens}", self.row_tokens);
+        self.sum_up(&mut counts);
         self.check_nodes(&counts, &pins)?;
         self.check_distinct()
     }
 
-    fn check_nodes(&self, counts: &HashMap<NodeId, Counts>, pins: &HashMap<NodeId, u32>) -> Result<(), String> {
+    /// Adds to every node what was counted below it, the deepest first.
+    fn sum_up(&self, counts: &mut [Counts]) {
+        let free: BTreeSet<NodeId> = self.tree.free_nodes().iter().copied().collect();
+        let mut nodes: Vec<NodeId> = (1..counts.len() as NodeId).filter(|v| !free.contains(v)).collect();
+        nodes.sort_by_key(|&v| Reverse(self.tree.node(v).depth));
+        for v in nodes {
+            let below = counts[v as usize];
+            counts[self.tree.node(v).parent as usize] += below;
+        }
+    }
+
+    fn check_nodes(&self, counts: &[Counts], pins: &[u32]) -> Result<(), String> {
         let tree = &self.tree;
         let free: BTreeSet<NodeId> = tree.free_nodes().iter().copied().collect();
         ensure!(free.len() == tree.free_nodes().len(), "a node is free twice");
         ensure!(tree.edges() + 1 == tree.len(), "{} edges for {} nodes", tree.edges(), tree.len());
         let mut watched = BTreeSet::new();
         let (mut ranked, mut active, mut cached) = (0, 0, 0);
+        let (mut chunks, mut queues) = (0, 0);
         for v in (0..tree.nodes.len() as NodeId).filter(|v| !free.contains(v)) {
             let node = tree.node(v);
-            let expected = counts.get(&v).copied().unwrap_or_default();
+            let expected = counts[v as usize];
             ensure!(node.counts == expected, "node {v}: {:?} instead of {expected:?}", node.counts);
-            ensure!(node.pins == pins.get(&v).copied().unwrap_or(0), "node {v}: pins");
+            ensure!(node.pins == pins[v as usize], "node {v}: pins");
             self.check_shape(v, node)?;
             self.check_queue(v, node)?;
+            chunks += node.label.len();
+            queues += node.queue.bytes() + node.leads.bytes();
             if v != ROOT {
                 active += if node.counts.rows > 0 { node.label.len() as u64 } else { 0 };
                 cached += if node.counts.cached > 0 { node.label.len() as u64 } else { 0 };
@@ -106,6 +116,7 @@ impl Index {
         ensure!(frontier.by_age.is_sound(|v| tree.node(v).age_at), "the ages are not sound");
         ensure!(watched == tree.frontier.watched, "watched nodes differ");
         ensure!((active, cached) == (tree.active_chunks, tree.cached_chunks), "active or cached chunks differ");
+        ensure!(tree.allocated() == (chunks, queues), "{chunks} chunks, {queues} bytes of queues are counted wrong");
         Ok(())
     }
 

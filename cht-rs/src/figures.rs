@@ -1,14 +1,13 @@
 //! What can be read off an index.
 
-use crate::hash::Level;
 use crate::index::Index;
-use crate::node::{Arrival, Entry, Lead, Node, NodeId, ROOT};
+use crate::node::{Arrival, NodeId, ROOT, Slot};
 use crate::request::Request;
 use crate::tree::Work;
 
-/// Figures of an index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stats {
+/// What an index counts all the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
     /// Waiting requests.
     pub waiting: u64,
     /// Waiting requests that the barrier holds back with all others below the same pending chunks.
@@ -23,12 +22,6 @@ pub struct Stats {
     pub distinct_kv: u64,
     /// Tokens of remembered paths.
     pub cached_tokens: u64,
-    /// Nodes in use.
-    pub nodes: u64,
-    /// Bytes allocated, about.
-    pub bytes: u64,
-    /// Work done so far.
-    pub work: Work,
 }
 
 impl Index {
@@ -76,23 +69,31 @@ impl Index {
         (rows.into_iter().map(|row| row.3).collect(), common)
     }
 
-    /// Figures of the index. O(pending nodes + nodes on one path), but for `bytes`: O(nodes).
+    /// What the index counts. O(pending nodes + nodes on one path).
     #[must_use]
-    pub fn stats(&self) -> Stats {
-        let chunk = u64::from(self.config.chunk);
+    pub fn figures(&self) -> Figures {
         let root = self.tree.node(ROOT).counts;
-        Stats {
+        Figures {
             waiting: root.waiting as u64,
             held: self.held(),
             running: root.rows as u64,
             tip_chunks: self.tip().map_or(0, |v| self.tree.node(v).depth),
             total_kv: self.row_tokens,
             distinct_kv: self.distinct_kv(),
-            cached_tokens: self.tree.cached_chunks * chunk,
-            nodes: self.tree.len() as u64,
-            bytes: self.bytes(),
-            work: self.tree.work,
+            cached_tokens: self.tree.cached_chunks * u64::from(self.config.chunk),
         }
+    }
+
+    /// Work done so far.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        self.tree.work
+    }
+
+    /// Nodes in use, the root included.
+    #[must_use]
+    pub fn nodes(&self) -> u64 {
+        self.tree.len() as u64
     }
 
     /// KV tokens of the running rows, a shared one counted once. O(1).
@@ -109,14 +110,25 @@ impl Index {
         Some(self.tree.deepest(any, |counts| counts.rows == rows))
     }
 
-    fn bytes(&self) -> u64 {
-        use std::mem::size_of;
-        let heaps =
-            |n: &Node| n.queue.capacity() * size_of::<(Entry, u32)>() + n.leads.capacity() * size_of::<(Lead, u32)>();
-        let contents: usize = self.tree.nodes.iter().map(|n| n.label.capacity() * size_of::<Level>() + heaps(n)).sum();
-        let nodes = self.tree.nodes.capacity() * size_of::<Node>();
-        let requests = self.requests.capacity() * size_of::<Option<Request>>() + self.tree.queue_at.capacity() * 4;
-        let maps = (self.ids.capacity() + self.tree.edges()) * 24 + self.ages.capacity() * 24;
-        (nodes + contents + requests + maps) as u64
+    /// Bytes allocated, about. O(1).
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let requests = self.requests.capacity() * size_of::<Option<Request>>()
+            + self.ages.bytes()
+            + self.ids.capacity() * (size_of::<(u64, Slot)>() + 1)
+            + (self.rows.capacity() + self.tentative.capacity() + self.leaders.capacity()) * size_of::<Slot>();
+        self.tree.bytes() + requests as u64
+    }
+}
+
+impl std::fmt::Debug for Index {
+    /// A line of figures: an index holds millions of nodes.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (nodes, bytes) = (self.nodes(), self.bytes());
+        f.debug_struct("Index")
+            .field("figures", &self.figures())
+            .field("nodes", &nodes)
+            .field("bytes", &bytes)
+            .finish_non_exhaustive()
     }
 }

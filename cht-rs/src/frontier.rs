@@ -186,7 +186,9 @@ impl Tree {
         if old_lead != lead {
             self.work.queue_operations += 1;
             let mut leads = std::mem::take(&mut self.node_mut(parent).leads);
+            self.queue_bytes -= leads.bytes();
             leads.set(leads_at, v, lead, |child, at| self.nodes[child as usize].leads_at = at);
+            self.queue_bytes += leads.bytes();
             self.node_mut(parent).leads = leads;
         }
         old_entry != entry || old_lead != lead
@@ -203,6 +205,7 @@ impl Tree {
     fn set_in_queue(&mut self, v: NodeId, at: u32, item: u32, entry: Option<Entry>) {
         self.work.queue_operations += 1;
         let mut queue = std::mem::take(&mut self.node_mut(v).queue);
+        self.queue_bytes -= queue.bytes();
         queue.set(at, item, entry, |item, at| {
             if item & REQUEST == 0 {
                 self.nodes[item as usize].queue_at = at;
@@ -210,6 +213,7 @@ impl Tree {
                 self.queue_at[(item & !REQUEST) as usize] = at;
             }
         });
+        self.queue_bytes += queue.bytes();
         self.node_mut(v).queue = queue;
     }
 

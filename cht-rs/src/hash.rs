@@ -79,6 +79,28 @@ impl HashKey {
         Stream { level, lanes: self.lanes(), rest: [0; BLOCK], filled: 0 }
     }
 
+    /// The levels of the first `shareable` tokens of a request given in segments, and the state of the hash after them.
+    ///
+    /// O(tokens).
+    #[must_use]
+    pub fn path(
+        &self,
+        namespace: &[Option<&[u8]>],
+        chunk: usize,
+        segments: &[&[i64]],
+        shareable: u64,
+    ) -> (Vec<Level>, Stream) {
+        let mut stream = self.start(namespace);
+        let mut levels = vec![];
+        let mut left = shareable;
+        for segment in segments {
+            let take = usize::try_from(left).unwrap_or(usize::MAX).min(segment.len());
+            self.absorb(&mut stream, chunk, &segment[..take], &mut levels);
+            left -= take as u64;
+        }
+        (levels, stream)
+    }
+
     /// Hashes `tokens` after what `stream` has seen; appends one level for every chunk completed.
     ///
     /// O(`tokens`).

@@ -23,8 +23,9 @@ impl<K: Ord + Copy> Heap<K> {
         self.entries.len()
     }
 
-    pub fn capacity(&self) -> usize {
-        self.entries.capacity()
+    /// Bytes allocated.
+    pub fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<(K, u32)>()
     }
 
     #[inline]

@@ -10,8 +10,10 @@ use crate::request::{Arriving, Request, State};
 use crate::tree::{FastMap, Tree};
 use std::collections::BTreeSet;
 
+/// Requests in the largest burst so far from which an empty index gives its memory back.
+const WORTH_FREEING: usize = 1024;
+
 /// The chunked hash tree with its waiting and running requests.
-#[derive(Debug)]
 pub struct Index {
     pub(crate) config: Config,
     pub(crate) key: HashKey,
@@ -99,15 +101,7 @@ impl Index {
     /// O(tokens).
     #[must_use]
     pub fn path(&self, namespace: &[Option<&[u8]>], segments: &[&[i64]], shareable: u64) -> (Vec<Level>, Stream) {
-        let mut stream = self.key.start(namespace);
-        let mut path = vec![];
-        let mut left = shareable;
-        for segment in segments {
-            let take = usize::try_from(left).unwrap_or(usize::MAX).min(segment.len());
-            self.key.absorb(&mut stream, self.config.chunk as usize, &segment[..take], &mut path);
-            left -= take as u64;
-        }
-        (path, stream)
+        self.key.path(namespace, self.config.chunk as usize, segments, shareable)
     }
 
     /// Adds a request to the waiting queue.
@@ -201,12 +195,25 @@ impl Index {
         self.ids.remove(&id);
         self.requests[slot as usize] = None;
         self.free.push(slot);
+        self.shrink_if_empty();
         true
     }
 
     /// The engine dropped its cache.
     pub fn forget(&mut self) {
         self.tree.forget_all();
+        self.shrink_if_empty();
+    }
+
+    /// A burst is over: its memory goes back, unless it is too little to be worth allocating again.
+    fn shrink_if_empty(&mut self) {
+        if self.ids.is_empty() && self.tree.len() == 1 && self.requests.len() >= WORTH_FREEING {
+            self.requests = vec![];
+            self.free = vec![];
+            self.ids = FastMap::default();
+            self.rows = vec![];
+            self.tree.shrink();
+        }
     }
 
     /// Whether a request with this id waits or runs.

@@ -13,7 +13,7 @@
 //! Two counts follow: **unheld** (all but active) is what an admission adds to distinct KV and memory, and decides order
 //! and fit; **uncomputed** (absent and pending) is what it costs in prefill, and decides budget and barrier.
 //!
-//! [`Index::plan`] forms the batch of a pass by the rule in `plan.rs`; `naive.rs` states the same rule in the plainest
+//! [`Index::plan`] forms the batch of a pass by the rule in `plan.rs`; [`naive`] states the same rule in the plainest
 //! way, as the model that tests compare with.
 //!
 //! **Where it is slow.** An insertion hashes its tokens, which dominates. Admission and departure cost O(path nodes) plus
@@ -30,6 +30,7 @@ mod index;
 pub mod naive;
 mod node;
 mod plan;
+mod planner;
 mod request;
 mod rows;
 mod tree;
@@ -38,10 +39,11 @@ mod tree;
 mod py;
 
 pub use config::{Config, Error};
-pub use figures::Stats;
+pub use figures::Figures;
 pub use frontier::Order;
 pub use index::Index;
 pub use node::{Arrival, NodeId, Slot};
 pub use plan::{Budget, Candidate, End, KEPT_PASSES, LOOKS, Plan};
+pub use planner::Planner;
 pub use request::Arriving;
 pub use tree::Work;

@@ -132,7 +132,7 @@ pub(crate) type OrderKey = (u64, u64, Arrival);
 #[derive(Debug)]
 pub(crate) struct Node {
     /// Cumulative hashes of its chunks; owned, since the request that brought them can leave.
-    pub label: Vec<Level>,
+    pub label: Box<[Level]>,
     /// Chunks from the root to the end of the label.
     pub depth: u32,
     pub parent: NodeId,
@@ -160,7 +160,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub fn new(label: Vec<Level>, parent: NodeId, depth: u32) -> Self {
+    pub fn new(label: Box<[Level]>, parent: NodeId, depth: u32) -> Self {
         Node {
             label,
             depth,

@@ -208,20 +208,20 @@ impl PyIndex {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.index.stats();
+        let (figures, work) = (self.index.figures(), self.index.work());
         let dict = PyDict::new(py);
-        dict.set_item("waiting", stats.waiting)?;
-        dict.set_item("held", stats.held)?;
-        dict.set_item("running", stats.running)?;
-        dict.set_item("tip_chunks", stats.tip_chunks)?;
-        dict.set_item("total_kv", stats.total_kv)?;
-        dict.set_item("distinct_kv", stats.distinct_kv)?;
-        dict.set_item("cached_tokens", stats.cached_tokens)?;
-        dict.set_item("nodes", stats.nodes)?;
-        dict.set_item("bytes", stats.bytes)?;
-        dict.set_item("queue_operations", stats.work.queue_operations)?;
-        dict.set_item("nodes_visited", stats.work.nodes_visited)?;
-        dict.set_item("looked_at", stats.work.looked_at)?;
+        dict.set_item("waiting", figures.waiting)?;
+        dict.set_item("held", figures.held)?;
+        dict.set_item("running", figures.running)?;
+        dict.set_item("tip_chunks", figures.tip_chunks)?;
+        dict.set_item("total_kv", figures.total_kv)?;
+        dict.set_item("distinct_kv", figures.distinct_kv)?;
+        dict.set_item("cached_tokens", figures.cached_tokens)?;
+        dict.set_item("nodes", self.index.nodes())?;
+        dict.set_item("bytes", self.index.bytes())?;
+        dict.set_item("queue_operations", work.queue_operations)?;
+        dict.set_item("nodes_visited", work.nodes_visited)?;
+        dict.set_item("looked_at", work.looked_at)?;
         Ok(dict)
     }
 

@@ -61,13 +61,17 @@ pub(crate) struct Tree {
     uses: u64,
     pub active_chunks: u64,
     pub cached_chunks: u64,
+    /// Chunks of all labels.
+    label_chunks: usize,
+    /// Bytes of all queues of nodes.
+    pub queue_bytes: usize,
     pub work: Work,
 }
 
 impl Tree {
     pub fn new(frontier: Frontier) -> Self {
         Tree {
-            nodes: vec![Node::new(vec![], NIL, 0)],
+            nodes: vec![Node::new(Box::default(), NIL, 0)],
             free: vec![],
             edges: FastMap::default(),
             frontier,
@@ -76,6 +80,8 @@ impl Tree {
             uses: 0,
             active_chunks: 0,
             cached_chunks: 0,
+            label_chunks: 0,
+            queue_bytes: 0,
             work: Work::default(),
         }
     }
@@ -91,6 +97,30 @@ impl Tree {
     /// Nodes in use, the root included.
     pub fn len(&self) -> usize {
         self.nodes.len() - self.free.len()
+    }
+
+    /// Bytes allocated, about: a map is taken to hold one control byte an entry.
+    pub fn bytes(&self) -> u64 {
+        let arena = self.nodes.capacity() * size_of::<Node>() + self.free.capacity() * size_of::<NodeId>();
+        let edges = self.edges.capacity() * (size_of::<((NodeId, Level), NodeId)>() + 1);
+        let orders = self.frontier.by_order.bytes() + self.frontier.by_age.bytes();
+        let rest = self.queue_at.capacity() * 4 + self.recency.len() * 16;
+        (arena + edges + orders + rest + self.label_chunks * size_of::<Level>() + self.queue_bytes) as u64
+    }
+
+    /// Chunks of all labels, and bytes of all queues, as counted.
+    pub fn allocated(&self) -> (usize, usize) {
+        (self.label_chunks, self.queue_bytes)
+    }
+
+    /// Gives back what an empty tree does not need.
+    pub fn shrink(&mut self) {
+        debug_assert_eq!(self.len(), 1);
+        self.nodes.truncate(1);
+        self.nodes.shrink_to_fit();
+        self.free = vec![];
+        self.edges = FastMap::default();
+        self.queue_at = vec![];
     }
 
     pub fn edges(&self) -> usize {
@@ -115,7 +145,7 @@ impl Tree {
             self.work.nodes_visited += 1;
             let Some(child) = self.edge(v, next) else {
                 let depth = self.node(v).depth + path.len() as u32;
-                let leaf = self.allocate(Node::new(path.to_vec(), v, depth));
+                let leaf = self.allocate(Node::new(path.into(), v, depth));
                 self.attach(v, leaf);
                 return leaf;
             };
@@ -174,11 +204,11 @@ impl Tree {
         self.leave_parent(child);
         self.detach(parent, child);
         let node = self.node_mut(child);
-        let lower = node.label.split_off(chunks);
-        let mut label = std::mem::replace(&mut node.label, lower);
-        label.shrink_to_fit();
-        let mut upper = Node::new(label, parent, node.depth - node.label.len() as u32);
+        let mut above = std::mem::take(&mut node.label).into_vec();
+        node.label = above.split_off(chunks).into_boxed_slice();
+        let mut upper = Node::new(above.into_boxed_slice(), parent, node.depth - node.label.len() as u32);
         upper.counts = node.counts;
+        self.label_chunks -= chunks; // they are counted again with the new node
         let upper = self.allocate(upper);
         self.attach(parent, upper);
         self.attach(upper, child);
@@ -207,8 +237,8 @@ impl Tree {
             self.leave_parent(v);
             self.unrank(v);
             self.detach(parent, v);
-            let mut label = std::mem::take(&mut self.node_mut(v).label);
-            label.append(&mut self.node_mut(first_child).label);
+            let label = [&*self.node(v).label, &*self.node(first_child).label].concat().into_boxed_slice();
+            self.label_chunks += self.node(v).label.len();
             self.node_mut(first_child).label = label;
             self.release(v);
             self.attach(parent, first_child);
@@ -282,6 +312,7 @@ impl Tree {
     }
 
     fn allocate(&mut self, node: Node) -> NodeId {
+        self.label_chunks += node.label.len();
         if let Some(id) = self.free.pop() {
             self.nodes[id as usize] = node;
             return id;
@@ -293,7 +324,8 @@ impl Tree {
     fn release(&mut self, v: NodeId) {
         debug_assert_eq!((self.node(v).order_at, self.node(v).queue_at), (NOWHERE, NOWHERE));
         self.frontier.watched.remove(&v);
-        self.nodes[v as usize] = Node::new(vec![], NIL, 0);
+        self.label_chunks -= self.node(v).label.len();
+        self.nodes[v as usize] = Node::new(Box::default(), NIL, 0);
         self.free.push(v);
     }
 

@@ -1,0 +1,209 @@
+//! The rule of a pass over plain lists; see `plan.rs`.
+
+use super::{Naive, Request, common};
+use crate::hash::Level;
+use crate::plan::{KEPT_PASSES, LOOKS};
+use crate::{Arrival, Budget, Candidate, End, Order, Plan, Planner};
+use std::cmp::Reverse;
+
+impl Naive {
+    /// Forms the batch of a pass; nothing is tentative before.
+    pub(super) fn form(&mut self, budget: Budget) -> Plan {
+        if !self.looked_enough || budget.idle {
+            self.requests.iter_mut().for_each(|r| r.set_aside = false);
+        }
+        self.looked_enough = false;
+        let (mut kv, mut rows, mut prefill) = (budget.kv, budget.rows, budget.prefill);
+        let (mut alone, mut skipped, mut order) = ((0, 0), 0, vec![]);
+        let end = loop {
+            if rows == 0 {
+                break End::Rows;
+            }
+            if prefill == 0 {
+                break End::Prefill;
+            }
+            let at = match self.overdue(&budget, kv) {
+                Some(None) => break End::Room,
+                Some(Some(at)) => at,
+                None => {
+                    let kept = if budget.idle && order.is_empty() { (0, 0) } else { self.kept(alone) };
+                    if kept.0 >= rows {
+                        break End::Kept;
+                    }
+                    let Some(first) = self.first_in_order() else {
+                        break End::Nobody;
+                    };
+                    let at = self.leader_for(first);
+                    let request = &self.requests[at];
+                    if self.is_held_alone(request) {
+                        alone.0 += 1;
+                        alone.1 += self.unheld(request) + request.given.reserve;
+                        self.requests[at].set_aside = true;
+                        continue;
+                    }
+                    if !self.fits(at, kv.saturating_sub(kept.1)) || self.was_refused(at, &budget) {
+                        self.requests[at].set_aside = true;
+                        skipped += 1;
+                        if skipped >= LOOKS && !budget.idle {
+                            self.looked_enough = true;
+                            break End::Looked;
+                        }
+                        continue;
+                    }
+                    at
+                }
+            };
+            order.push(self.name(at, &mut kv, &mut rows, &mut prefill));
+        };
+        if budget.idle && order.is_empty() && budget.rows > 0 {
+            let waiting = (0..self.requests.len()).filter(|&i| self.requests[i].waits());
+            if let Some(at) = waiting.min_by_key(|&i| self.requests[i].given.arrival) {
+                order.push(self.name(at, &mut kv, &mut rows, &mut prefill));
+            }
+        }
+        let kept = self.kept(alone).0.min(rows);
+        Plan { order, held: self.figures().held + alone.0, kept, skipped, end }
+    }
+
+    /// Where a request stands in the order; smaller is earlier.
+    fn key(&self, request: &Request) -> (u64, u64, Arrival) {
+        let (path, arrival) = (request.path(), request.given.arrival);
+        let held = self.active(path);
+        match self.config.order {
+            Order::Held => {
+                let rows = if self.computing(path) > held {
+                    0
+                } else {
+                    self.rows().filter(|row| common(path, row.held_path()) >= held).count()
+                };
+                (u64::MAX - held as u64, u64::MAX - rows as u64, arrival)
+            }
+            Order::Missing => (self.rank(request) - held as u64 * self.chunk() * 65_536, 0, arrival),
+        }
+    }
+
+    fn rank(&self, request: &Request) -> u64 {
+        let aged = (self.config.aging * 65_536.0 * request.given.arrival.tokens as f64) as u64;
+        (request.given.length * 65_536).saturating_add(aged)
+    }
+
+    pub(super) fn first_in_order(&self) -> Option<usize> {
+        let offered = || {
+            let offered = |r: &Request| r.waits() && !r.set_aside && !self.is_blocked(r.path());
+            (0..self.requests.len()).filter(move |&i| offered(&self.requests[i]))
+        };
+        let best = offered().min_by_key(|&i| self.key(&self.requests[i]))?;
+        if self.config.order == Order::Missing {
+            return Some(best);
+        }
+        let oldest = offered().min_by_key(|&i| self.requests[i].given.arrival)?;
+        let held = |i: usize| self.active(self.requests[i].path()) as u64 * self.chunk();
+        let clearly_more = held(best) >= held(oldest) + u64::from(self.config.barrier_min);
+        Some(if clearly_more { best } else { oldest })
+    }
+
+    fn leader_for(&self, at: usize) -> usize {
+        let request = &self.requests[at];
+        let published = self.published(request.path());
+        if published == request.path().len() || !request.given.leads || self.is_pending(request.path()) {
+            return at;
+        }
+        let same = |r: &Request| r.waits() && !r.set_aside && common(r.path(), request.path()) > published;
+        let family: Vec<usize> = (0..self.requests.len()).filter(|&i| same(&self.requests[i])).collect();
+        let shares = |i: usize| {
+            let others = family.iter().filter(|&&j| j != i);
+            others.map(|&j| common(self.requests[i].path(), self.requests[j].path())).max().unwrap_or(0)
+        };
+        let order = |i: usize| {
+            let request = &self.requests[i];
+            let rank = if self.config.order == Order::Missing { self.rank(request) } else { 0 };
+            (Reverse(shares(i)), rank, request.given.arrival)
+        };
+        family.iter().copied().min_by_key(|&i| order(i)).unwrap_or(at)
+    }
+
+    fn is_held_alone(&self, request: &Request) -> bool {
+        let (path, saved) = (request.path(), self.saved(request.path()));
+        self.is_pending(path) && (saved >= u64::from(self.config.barrier_min) || 4 * saved >= self.uncomputed(request))
+    }
+
+    fn kept(&self, alone: (u64, u64)) -> (u32, u64) {
+        let chunk = self.chunk();
+        let worth_it = (u64::from(self.config.barrier_min).div_ceil(chunk)).max(1) as usize;
+        let recent = |row: &&Request| row.computing && self.pass - row.admitted < KEPT_PASSES;
+        let (mut rows, mut kv) = alone;
+        for waiting in self.requests.iter().filter(|r| r.waits()) {
+            let depth = |row: &Request| self.published(row.path()) + worth_it;
+            let leader = self.rows().filter(recent).find(|row| common(waiting.path(), row.path()) >= depth(row));
+            if let Some(leader) = leader {
+                rows += 1;
+                let shared = self.node_end(leader.path(), depth(leader)) as u64 * chunk;
+                kv += waiting.given.length + waiting.given.reserve - shared;
+            }
+        }
+        (u32::try_from(rows).unwrap(), kv)
+    }
+
+    /// Where the run of chunks around `depth` ends before the next branch or end of a known path.
+    fn node_end(&self, path: &[Level], depth: usize) -> usize {
+        let ends = self.requests.iter().flat_map(|r| [r.path(), r.held_path()]);
+        let known = ends.chain(self.cached.iter().map(Vec::as_slice));
+        known.map(|other| common(path, other)).filter(|&at| at >= depth).min().unwrap_or(path.len())
+    }
+
+    fn fits(&self, at: usize, kv: u64) -> bool {
+        self.unheld(&self.requests[at]) + self.requests[at].given.reserve <= kv
+    }
+
+    fn was_refused(&self, at: usize, budget: &Budget) -> bool {
+        let refused = self.requests[at].refused;
+        !budget.idle && refused != 0 && refused + 1 == self.pass
+    }
+
+    /// `Some(None)`: room is kept for the oldest.
+    fn overdue(&self, budget: &Budget, kv: u64) -> Option<Option<usize>> {
+        let mut waiting: Vec<usize> = (0..self.requests.len()).filter(|&i| self.requests[i].waits()).collect();
+        waiting.sort_by_key(|&i| self.requests[i].given.arrival);
+        for at in waiting.into_iter().take(LOOKS as usize) {
+            let given = &self.requests[at].given;
+            if budget.now.saturating_sub(given.arrival.tokens) <= self.config.max_wait {
+                break;
+            }
+            if self.was_refused(at, budget) {
+                continue;
+            }
+            if self.fits(at, kv) {
+                return Some(Some(at));
+            }
+            if !budget.idle && given.length + given.reserve <= self.config.capacity {
+                return Some(None);
+            }
+        }
+        None
+    }
+
+    fn name(&mut self, at: usize, kv: &mut u64, rows: &mut u32, prefill: &mut u64) -> Candidate {
+        let request = &self.requests[at];
+        let (id, length, path) = (request.given.id, request.given.length, request.path().to_vec());
+        let (uncomputed, unheld) = (self.uncomputed(request), self.unheld(request));
+        let published = self.published(&path);
+        let before = self.tip();
+        let shared = self.rows().map(|row| common(&path[..published], row.held_path())).min().unwrap_or(published);
+        *rows -= 1;
+        *kv = kv.saturating_sub(unheld + request.given.reserve);
+        let page = u64::from(self.config.page);
+        *prefill = prefill.saturating_sub(uncomputed.div_ceil(page) * page);
+        self.admit(at);
+        self.tentative.push(id);
+        let peers = self.requests.iter().filter(|r| r.waits() && common(r.path(), &path) >= shared).count();
+        Candidate {
+            id,
+            uncomputed,
+            add_total: length,
+            add_distinct: unheld,
+            chunks_before: before as u32,
+            chunks_after: shared as u32,
+            peers: peers as u64,
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What earlier prefix indexes got wrong, each as the smallest case that shows it.
+//!
+//! That the index gets them right in any combination is shown in `model.rs`; depth and memory in `limits.rs`.
+
+mod common;
+
+use cht::{Budget, Config, Order, Work};
+use common::driver::{Driver, Subject};
+use common::hesitant::Hesitant;
+use common::operation::Op;
+use common::sequence::{Numbers, Setup, run_seed};
+use common::small::{PLENTY, Small, levels};
+
+fn missing() -> Small {
+    Small::new(Order::Missing, |_| ())
+}
+
+fn held() -> Small {
+    Small::new(Order::Held, |_| ())
+}
+
+#[test]
+fn when_the_minimum_leaves_the_next_one_surfaces_at_every_level() {
+    let mut small = missing();
+    let family = [levels(1, 8), levels(2, 8), levels(3, 8)];
+    let shortest = small.send(&family, 1);
+    let next = small.send(&family[..2], 30);
+    let last = small.send(&family[..1], 60);
+    for expected in [shortest, next, last] {
+        assert_eq!(small.best(), Some(expected));
+        assert!(small.index.leave(expected, false));
+        small.check();
+    }
+    assert_eq!(small.best(), None);
+}
+
+#[test]
+fn a_shorter_prompt_under_a_path_that_waits_surfaces() {
+    let mut small = missing();
+    small.send(&[levels(1, 8), levels(2, 20)], 1);
+    let other = small.send(&[levels(9, 15)], 1);
+    assert_eq!(small.best(), Some(other));
+    let shorter = small.send(&[levels(1, 8)], 1);
+    assert_eq!(small.best(), Some(shorter));
+    small.check();
+}
+
+/// Admission and departure of one of `siblings` requests below one chunk.
+fn flip_among(order: Order, siblings: u64) -> u64 {
+    let mut small = Small::new(order, |_| ());
+    let family = levels(1, 8);
+    let leader = small.send(std::slice::from_ref(&family), 1);
+    let waiting: Vec<u64> = (2..2 + siblings).map(|i| small.send(&[family.clone(), levels(i, 4)], 1)).collect();
+    let work = small.cost(|small| {
+        small.run(leader);
+        small.run(waiting[0]);
+        small.index.leave(waiting[0], true);
+        small.index.leave(leader, true);
+    });
+    small.check();
+    work.queue_operations + work.nodes_visited
+}
+
+#[test]
+fn the_work_of_a_flip_does_not_depend_on_the_number_of_siblings() {
+    for order in [Order::Held, Order::Missing] {
+        let few = flip_among(order, 10);
+        assert_eq!((flip_among(order, 1_000), flip_among(order, 30_000)), (few, few), "{order:?}");
+    }
+}
+
+#[test]
+fn where_a_flip_stops_the_key_is_still_renewed() {
+    // Two rows hold `a`; when one leaves, `a` stays active, but what waits below the other branch has to move up.
+    let mut small = missing();
+    let (a, b) = (levels(1, 8), levels(2, 8));
+    let one = small.send(&[a.clone(), b.clone()], 1);
+    let two = small.send(std::slice::from_ref(&a), 1);
+    small.run(one);
+    small.run(two);
+    let waiting = small.send(&[a, b], 2);
+    assert_eq!(small.index.best(), Some((waiting, 2)));
+    small.index.leave(one, false);
+    assert_eq!(small.index.best(), Some((waiting, 10)));
+    small.check();
+}
+
+#[test]
+fn a_split_inherits_what_it_is_split_from_and_a_merge_leaves_no_trace() {
+    let mut small = held();
+    let row = small.send(&[levels(1, 16)], 1);
+    small.run(row);
+    assert_eq!(small.index.nodes(), 2);
+    let waiting = small.send(&[levels(1, 10), levels(2, 3)], 1);
+    assert_eq!((small.index.nodes(), small.index.best()), (4, Some((waiting, 4))));
+    small.check();
+    small.index.leave(waiting, false);
+    assert_eq!(small.index.nodes(), 2);
+    small.index.leave(row, false);
+    assert_eq!(small.index.nodes(), 1);
+}
+
+#[test]
+fn a_path_outlives_the_request_that_brought_it() {
+    let mut small = held();
+    let first = small.send(&[levels(1, 16)], 1);
+    let second = small.send(&[levels(1, 16)], 5);
+    small.index.leave(first, false);
+    small.run(second);
+    let third = small.send(&[levels(1, 16)], 2);
+    assert_eq!(small.index.best(), Some((third, 2)));
+    small.check();
+}
+
+#[test]
+fn output_grows_in_place_only_where_nobody_else_is() {
+    let mut setup = Setup::new(Order::Held);
+    setup.config.chunk = 4;
+    let mut small = Small { index: setup.index(), ..held() };
+    let tokens: Vec<i64> = (0..16).collect();
+    let add = |small: &mut Small, id: u64| {
+        let (path, stream) = small.index.path(&[], &[&tokens], u64::MAX);
+        let arrival = cht::Arrival { tokens: 0, sequence: id };
+        let (length, leads, stream) = (16, true, Some(stream));
+        small.index.insert(cht::Arriving { id, length, reserve: 0, arrival, leads, path, stream }).unwrap();
+    };
+    add(&mut small, 1);
+    small.run(1);
+    small.index.grow(1, &[7; 8]).unwrap();
+    assert_eq!(small.index.nodes(), 3, "the published prefix, and what grew");
+    small.index.publish(1, 24, false).unwrap();
+    assert_eq!(small.index.nodes(), 2);
+    add(&mut small, 2);
+    small.run(2);
+    small.index.grow(2, &[8; 8]).unwrap();
+    small.check();
+    assert_eq!(small.index.figures().distinct_kv, 32);
+}
+
+#[test]
+fn a_retracted_request_is_as_old_as_before() {
+    let mut small = held();
+    let (old, new) = (small.send(&[levels(1, 4)], 1), small.send(&[levels(2, 4)], 1));
+    small.run(old);
+    assert_eq!(small.best(), Some(new));
+    small.index.leave(old, false);
+    small.send_as(old, old, &[levels(1, 4), levels(3, 2)], 1);
+    assert_eq!(small.best(), Some(old));
+}
+
+#[test]
+fn a_covered_request_still_has_a_token_to_compute() {
+    let mut small = held();
+    let row = small.send(&[levels(1, 8)], 0);
+    small.run(row);
+    let same = small.send(&[levels(1, 8)], 0);
+    let plan = small.index.plan(PLENTY);
+    let candidate = plan.order[0];
+    assert_eq!((candidate.id, candidate.uncomputed, candidate.add_distinct), (same, 1, 1));
+}
+
+#[test]
+fn no_answer_depends_on_the_order_of_arrival_in_the_index() {
+    let prompts: Vec<Vec<Vec<u64>>> =
+        (0..60).map(|i| vec![levels(i % 5, 6), levels(100 + i % 11, 3), levels(1000 + i, i % 4)]).collect();
+    let mut answers = vec![];
+    for stride in [1, 7, 13, 59] {
+        let mut small = held();
+        for i in 0..60 {
+            let at = i * stride % 60;
+            small.send_as(at, at, &prompts[at as usize], 1);
+        }
+        answers.push(small.ids(PLENTY));
+    }
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{answers:?}");
+}
+
+#[test]
+fn two_cold_requests_do_not_compute_one_prefix_twice() {
+    let mut small = held();
+    let family: Vec<u64> = (2..5).map(|i| small.send(&[levels(1, 8), levels(i, 2)], 1)).collect();
+    let plan = small.index.plan(PLENTY);
+    assert_eq!((common::small::ids(&plan), plan.held), (vec![family[0]], 2));
+    small.index.leave(family[0], false);
+    assert_eq!(small.ids(PLENTY), [family[1]], "when the leader goes, the next one leads");
+}
+
+#[test]
+fn cached_counts_for_the_prefill_and_not_for_what_is_held() {
+    let mut small = Small::new(Order::Held, |setup| setup.config.capacity = 100);
+    let row = small.send(&[levels(1, 8)], 1);
+    small.run(row);
+    small.index.leave(row, true);
+    small.send(&[levels(1, 8)], 3);
+    let candidate = small.index.plan(PLENTY).order[0];
+    assert_eq!((candidate.uncomputed, candidate.add_distinct), (3, 11));
+}
+
+#[test]
+fn a_refused_request_blocks_nobody_and_is_not_refused_for_ever() {
+    let mut small = held();
+    let (first, second) = (small.send(&[levels(1, 8)], 1), small.send(&[levels(2, 8)], 1));
+    for _ in 0..3 {
+        small.index.begin();
+        assert_eq!(small.ids(PLENTY)[0], first);
+        small.index.settle(&[], &[first]).unwrap();
+        small.index.begin();
+        assert_eq!(small.ids(PLENTY), [second]);
+        small.index.settle(&[], &[]).unwrap();
+    }
+    small.check();
+}
+
+#[test]
+fn everything_twice_is_everything_once() {
+    let mut small = held();
+    let id = small.send(&[levels(1, 8)], 1);
+    assert!(small.index.publish(id, 4, true).is_err() && small.index.grow(id, &[1]).is_err(), "it only waits");
+    small.run(id);
+    let before = small.index.figures();
+    assert!(small.index.activate(id).is_err());
+    small.index.publish(id, 1 << 40, false).unwrap();
+    assert_eq!(small.index.figures(), before);
+    assert!(small.index.leave(id, true) && !small.index.leave(id, true));
+    small.check();
+}
+
+#[test]
+fn forming_a_batch_costs_as_much_after_an_undo_as_before() {
+    let mut small = held();
+    for i in 0..300 {
+        small.send(&[levels(i % 7, 8), levels(100 + i, 3)], 1);
+    }
+    let budget = Budget { rows: 50, ..PLENTY };
+    let mut plans = vec![];
+    let costs: Vec<_> = (0..4)
+        .map(|_| {
+            small.index.undo(0);
+            small.cost(|small| plans.push(small.ids(budget)))
+        })
+        .collect();
+    // The first one sets the requests aside that the barrier holds back one by one.
+    assert!(costs[1..].windows(2).all(|pair| pair[0] == pair[1]), "{costs:?}");
+    assert!(plans.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+/// The work counted after each operation, with or without plans that are taken back in between.
+fn work_of(seed: u64, hesitates: bool) -> Vec<Work> {
+    let mut setup = Setup::from_seed(seed);
+    setup.config.barrier_min = 0; // then the barrier holds nobody back one by one, which a plan has to look at
+    let mut driver = Driver::new(setup, Hesitant::new(setup.index(), hesitates));
+    let mut numbers = Numbers(seed);
+    let work = |_| {
+        let mut op = Op::from(numbers.next());
+        if let Op::Pass { flags, .. } = &mut op {
+            *flags &= !0b10_0011; // room for all, nobody refused: so nobody is set aside
+        }
+        driver.apply(op).and_then(|()| driver.compare()).expect("as the model");
+        driver.subject.work()
+    };
+    (0..60).map(work).collect()
+}
+
+#[test]
+fn plans_that_were_taken_back_leave_no_residue() {
+    for seed in 0..1_000 {
+        assert_eq!(work_of(seed, true), work_of(seed, false), "seed {seed}");
+    }
+}
+
+#[test]
+fn no_cliff_in_the_counted_work_of_a_pass() {
+    let work = |waiting: u64| {
+        let mut small = held();
+        for i in 0..waiting {
+            small.send(&[levels(i % 2, 8), levels(10 + i, 3)], 1);
+        }
+        let row = small.send(&[levels(0, 8)], 1);
+        small.run(row);
+        let cost = small.cost(|small| assert_eq!(small.ids(Budget { rows: 32, ..PLENTY }).len(), 32));
+        cost.queue_operations + cost.nodes_visited + cost.looked_at
+    };
+    let at_128 = work(128);
+    for waiting in [127, 129, 1_000, 5_000, 100_000] {
+        assert!(work(waiting) <= at_128 + at_128 / 4, "{waiting}: {} instead of {at_128}", work(waiting));
+    }
+}
+
+#[test]
+fn a_configuration_that_makes_no_sense_is_refused() {
+    let good = Setup::new(Order::Held).config;
+    for (bad, says) in [
+        (Config { chunk: 0, ..good }, "chunk_size 0"),
+        (Config { chunk: 6, page: 4, ..good }, "page size (4)"),
+        (Config { page: 0, ..good }, "page size (0)"),
+        (Config { aging: f64::NAN, ..good }, "aging NaN"),
+    ] {
+        let error = cht::Index::new(bad).expect_err("refused").to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn one_seed_gives_one_sequence() {
+    assert_eq!(run_seed(5), run_seed(5));
+}
