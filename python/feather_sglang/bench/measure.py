@@ -6,8 +6,9 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -27,11 +28,12 @@ class ArmFailed(Exception):
     """An arm gave no result; the message says why, and names the server's log."""
 
 
-def measure(arm: str, args: Sequence[str], workload: Workload) -> Run:
+def measure(arm: str, args: Sequence[str], workload: Workload, env: Mapping[str, str]) -> Run:
     """Start a server with ``args``, ask it one question, send it the workload, and end it, whatever happens.
 
     The question warms up what is only set up at the first request; its prefix is then dropped from the cache.
 
+    :param env: added to the server's environment.
     :raises ArmFailed: if the server does not start or a request fails.
     """
     log = cache_folder() / "bench" / f"{arm}.log"
@@ -39,7 +41,7 @@ def measure(arm: str, args: Sequence[str], workload: Workload) -> Run:
     print(f"{arm}: starting a server ...", flush=True)
     began = time.perf_counter()
     try:
-        with _running([*args, *counters.SERVER_ARGS, "--skip-server-warmup", "--sleep-on-idle"], log) as running:
+        with _running([*args, *counters.SERVER_ARGS, "--skip-server-warmup", "--sleep-on-idle"], log, env) as running:
             start_seconds = time.perf_counter() - began
             print(f"{arm}: ready after {start_seconds:.0f} s. {QUESTION} {ask(running.url, QUESTION)}", flush=True)
             _post(f"{running.url}/flush_cache", None)
@@ -78,9 +80,11 @@ def ask(url: str, question: str) -> str:
 
 
 @contextmanager
-def _running(args: Sequence[str], log: Any) -> Iterator[server.Server]:
+def _running(args: Sequence[str], log: Path, env: Mapping[str, str]) -> Iterator[server.Server]:
     """What ``feather serve args`` serves, until the context ends."""
-    process = server.start(args, log=log, env=server.quick_environment(), program=("-m", "feather_sglang.cli.launch"))
+    process = server.start(
+        args, log=log, env=server.quick_environment() | dict(env), program=("-m", "feather_sglang.cli.launch")
+    )
     try:
         process.wait_ready()
         yield process
@@ -96,8 +100,7 @@ def _progress(arm: str, workload: Workload) -> Iterator[Callable[[int, bool], No
         desc=f"  {arm}",
         unit="tok",
         mininterval=0.5,
-        bar_format="{desc}: {percentage:3.0f}% |{bar:30}| {n_fmt}/{total_fmt} output tokens, {postfix} [{elapsed}]",
-        postfix=f"{requests} wait for their first",
+        bar_format="{desc}: {percentage:3.0f}% |{bar:30}| {n_fmt}/{total_fmt} output tokens{postfix} [{elapsed}]",
     ) as bar:
 
         def told(new: int, is_first: bool) -> None:

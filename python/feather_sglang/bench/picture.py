@@ -21,7 +21,7 @@ def require_matplotlib() -> None:
 
 
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str, note: str | None = None) -> None:
-    """Write the picture, 8 inches wide (800 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
+    """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -74,12 +74,12 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str, note: s
         )
         ttft.set_title("Time to first token (s)")
         tokens.invert_yaxis()
-        figure.suptitle("\n".join(textwrap.wrap(subtitle, 125)), fontsize=8)
+        figure.suptitle("\n".join(textwrap.fill(line, 130) for line in subtitle.splitlines()), fontsize=8)
         if note:
             figure.supxlabel(textwrap.fill(note, 140), fontsize=7, color="#555555")
         for path in paths:
             metadata = {"Date": None} if path.suffix == ".svg" else None  # the same numbers, the same file
-            figure.savefig(path, dpi=100, metadata=metadata)
+            figure.savefig(path, dpi=150, metadata=metadata)
         pyplot.close(figure)
 
 
@@ -94,6 +94,7 @@ def _stack(
     longest = max(left)
     for name, end, text in zip(names, left, ends, strict=True):
         axes.text(end + longest * 0.02, name, text, va="center", fontsize=7)
+    axes.set_xticks([tick for tick in axes.get_xticks() if tick <= longest])
     axes.set_xlim(0, longest * (1.08 + 0.035 * max(map(len, ends))))
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

@@ -67,10 +67,13 @@ def main(argv: list[str]) -> int:
     )
     where = f"{in_words(circumstances)}; {arguments.model_path or model.NAME}"
     print(f"{workload}\n{where}\n", flush=True)
+    if circumstances.machine["load"] > 0.5 * circumstances.machine["cores"]:
+        print("the machine is busy: its tokens and steps can be relied on, its times cannot\n", flush=True)
 
     began = time.perf_counter()
     server_args = arguments.with_defaults(_defaults(workload, on_cpu))
-    runs, status = _run(names, server_args, workload, keep=lambda runs: _keep(runs, circumstances, options.json))
+    env = _environment(circumstances.machine["cores"]) if on_cpu else {}
+    runs, status = _run(names, server_args, env, workload, lambda runs: _keep(runs, circumstances, options.json))
     if not runs:
         return status
     report = results.report(runs, circumstances)
@@ -84,14 +87,18 @@ def main(argv: list[str]) -> int:
 
 
 def _run(
-    names: list[str], server_args: list[str], workload: Workload, keep: Callable[[list[results.Run]], None]
+    names: list[str],
+    server_args: list[str],
+    env: dict[str, str],
+    workload: Workload,
+    keep: Callable[[list[results.Run]], None],
 ) -> tuple[list[results.Run], int]:
     """The arms that could be measured, and the exit status; ``keep`` is called after each."""
     runs: list[results.Run] = []
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         for name in names:
-            runs.append(measure(name, [*server_args, *arms.ARMS[name]], workload))
+            runs.append(measure(name, [*server_args, *arms.ARMS[name]], workload, env))
             keep(runs)
     except ArmFailed as failure:
         print(f"feather: error: {failure}", file=sys.stderr)
@@ -113,6 +120,12 @@ def _defaults(workload: Workload, on_cpu: bool) -> dict[str, str | None]:
         # PyTorch's bfloat16 attention takes up to eight times as long; and the KV pool is to bind nobody.
         defaults |= {"dtype": "float32", "max-total-tokens": str(workload.tokens + 1024)}
     return defaults
+
+
+def _environment(cores: int) -> dict[str, str]:
+    """More than one thread halves the time of a prefill, as long as idle threads sleep: by default they spin, and on a
+    busy machine every step would then wait for a thread that is not running."""
+    return {"OMP_NUM_THREADS": str(min(cores, 8)), "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
 
 
 def _parser() -> argparse.ArgumentParser:

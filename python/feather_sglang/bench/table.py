@@ -35,8 +35,7 @@ def _decisions(row: Mapping[str, Any]) -> str:
 _LINES: list[tuple[str, Callable[[Mapping[str, Any]], str]]] = [
     ("requests", lambda row: f"{row['requests']}"),
     ("prefill tokens: cacheable", lambda row: f"{row['cacheable_tokens']:,}"),
-    ("  taken from the cache", lambda row: f"{row['cached_tokens']:,}"),
-    ("  that is", lambda row: f"{reused(row):.1%}"),
+    ("prefill tokens: from the cache", lambda row: f"{row['cached_tokens']:,} ({reused(row):.1%})"),
     ("prefill tokens: computed", lambda row: f"{row['prefill_tokens']:,}"),
     ("forward steps: prefill + decode", lambda row: f"{row['prefill_steps']} + {row['decode_steps']}"),
     ("throughput, output tokens/s", lambda row: f"{row['throughput_tok_s']:.1f}"),
