@@ -18,7 +18,7 @@ pub struct Arriving {
     pub leads: bool,
     /// Cumulative hashes of its whole shareable chunks.
     pub path: Vec<Level>,
-    /// The state of the hash after them, for [`Index::grow`]; absent if the request can't grow a shareable path.
+    /// The state of the hash after them, for [`crate::Index::grow`]; absent if the request can't grow a shareable path.
     pub stream: Option<Stream>,
 }
 

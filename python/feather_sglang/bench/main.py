@@ -8,6 +8,7 @@ from feather_sglang.cli.errors import UsageError
 
 # Kind: (module with main(argv), what it measures).
 KINDS = {
+    "overhead": ("feather_sglang.bench.overhead", "ordering the waiting queue: SGLang's policies and the index"),
     "serve": ("feather_sglang.bench.serve", "real servers, one a policy, on one workload"),
 }
 

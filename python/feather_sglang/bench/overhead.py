@@ -1,0 +1,92 @@
+"""``feather bench overhead``: what ordering the waiting queue costs, upstream's policies and ours in one process."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from feather_sglang._cht import build_info
+from feather_sglang.bench import results
+from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.overhead_measure import Cell, alone, compare, hash_over_read_bandwidth
+from feather_sglang.bench.overhead_picture import draw
+from feather_sglang.bench.overhead_report import report
+from feather_sglang.bench.overhead_table import render
+from feather_sglang.bench.picture import require_matplotlib
+from feather_sglang.cli.errors import UsageError
+
+LENGTHS = (1_000, 4_000, 10_000, 32_000)
+QUEUES = (128, 1_000, 4_000)
+LONG_QUEUE = (1_000, 100_000)
+QUICK = ((10_000, 1_000), (32_000, 4_000))
+WORKLOAD = "8 families, prefixes of 50-90% of a prompt, all cached; batches of 100; CPU time of one thread"
+
+
+def main(argv: list[str]) -> int:
+    """Measure, print a table, write what was asked for.
+
+    :raises UsageError: before anything is measured.
+    """
+    options = _parser().parse_args(argv)
+    if build_info()["profile"] != "release":
+        raise UsageError("the extension is a debug build; build it for release: `maturin develop --release`")
+    pictures = [path for path in (options.svg, options.png) if path is not None]
+    if pictures:
+        require_matplotlib()
+    for path in [*pictures, *([options.json] if options.json else [])]:
+        if not path.resolve().parent.is_dir():
+            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+    circumstances = results.Circumstances(
+        command=shlex.join(["feather", "bench", "overhead", *argv]),
+        machine=machine(),
+        versions=versions() | {"index": " ".join(build_info().values())},
+        workload=WORKLOAD,
+    )
+    where = in_words(circumstances)
+    from feather_sglang.bench.overhead_upstream import configure  # imports SGLang: after bad input was refused
+
+    configure()
+    print(f"{WORKLOAD}\n{where}\n", flush=True)
+    began = time.perf_counter()
+    result = report(list(_cells(options.quick)), hash_over_read_bandwidth(), circumstances)
+    print(render(result))
+    if options.json is not None:
+        results.write(result, options.json)
+    if pictures:
+        draw(result, pictures, subtitle=f"{WORKLOAD}\n{where}")
+    written = [str(path) for path in (options.json, *pictures) if path is not None]
+    print(f"{time.perf_counter() - began:.0f} s" + (f"; wrote {', '.join(written)}" if written else ""))
+    return 0
+
+
+def _cells(quick: bool) -> Iterator[Cell]:
+    if quick:
+        for tokens, waiting in QUICK:
+            yield _said(compare(tokens, waiting, ["rust"], ["lpm", "lpm as shipped"]))
+        return
+    for tokens in LENGTHS:
+        for waiting in QUEUES:
+            yield _said(compare(tokens, waiting, ["rust", "python"]))
+    yield _said(alone(*LONG_QUEUE))
+
+
+def _said(cell: Cell) -> Cell:
+    print(f"{cell.key}: canary {cell.canary:.0f} us", flush=True)
+    return cell
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="feather bench overhead",
+        allow_abbrev=False,
+        description="Compare what SGLang's policies and the index take to order one waiting queue, in one process, "
+        "interleaved.",
+    )
+    parser.add_argument("--quick", action="store_true", help="two cells, the Rust tree, LPM: about a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results for programs")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="write the picture")
+    return parser
