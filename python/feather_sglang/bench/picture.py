@@ -1,4 +1,4 @@
-"""The picture of a report: prefill tokens, forward steps and time to first token, one bar an arm."""
+"""The picture of a report: prefill tokens, forward steps and speed, one bar an arm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str, note: s
     rows = list(report["rows"])
     names = [row["arm"] for row in rows]
     with pyplot.rc_context({"font.size": 8, "axes.titlesize": 9, "svg.hashsalt": "feather", "axes.axisbelow": True}):
-        figure, (tokens, steps, ttft) = pyplot.subplots(
+        figure, (tokens, steps, last) = pyplot.subplots(
             1, 3, figsize=(8, 1.75 + 0.36 * len(rows)), sharey=True, width_ratios=(1.5, 1, 1), layout="constrained"
         )
         _stack(
@@ -50,7 +50,7 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str, note: s
                     ],
                 ),
             },
-            [f"{reused(row):.0%} of cacheable" for row in rows],
+            [f"{reused(row):.1%} of cacheable" for row in rows],
         )
         tokens.set_title("Prompt tokens (thousands)")
         _stack(
@@ -63,16 +63,16 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str, note: s
             [str(row["steps"]) for row in rows],
         )
         steps.set_title("Forward steps")
-        _stack(
-            ttft,
-            names,
-            {
-                "mean": (_DONE, [row["ttft_s"]["mean"] for row in rows]),
-                "p99": (_MORE, [row["ttft_s"]["p99"] - row["ttft_s"]["mean"] for row in rows]),
-            },
-            [f"{row['ttft_s']['mean']:.0f} / {row['ttft_s']['p99']:.0f}" for row in rows],
-        )
-        ttft.set_title("Time to first token (s)")
+        if report["machine"]["accelerator"] is None:  # work is CPU time then, whatever else the machine does
+            speeds = [row["tok_per_cpu_s"] for row in rows]
+            _stack(last, names, {"output": (_DONE, speeds)}, [f"{speed:.1f}" for speed in speeds])
+            last.set_title("Tokens per CPU-second")
+        else:
+            means, tops = ([row["ttft_s"][which] for row in rows] for which in ("mean", "p99"))
+            rests = [top - mean for mean, top in zip(means, tops, strict=True)]
+            ends = [f"{mean:.2f} / {top:.2f}" for mean, top in zip(means, tops, strict=True)]
+            _stack(last, names, {"mean": (_DONE, means), "p99": (_MORE, rests)}, ends)
+            last.set_title("Time to first token (s)")
         tokens.invert_yaxis()
         figure.suptitle("\n".join(textwrap.fill(line, 130) for line in subtitle.splitlines()), fontsize=8)
         if note:
@@ -95,7 +95,7 @@ def _stack(
     for name, end, text in zip(names, left, ends, strict=True):
         axes.text(end + longest * 0.02, name, text, va="center", fontsize=7)
     axes.set_xticks([tick for tick in axes.get_xticks() if tick <= longest])
-    axes.set_xlim(0, longest * (1.08 + 0.035 * max(map(len, ends))))
+    axes.set_xlim(0, longest * (1.05 + 0.03 * max(map(len, ends))))
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.legend(

@@ -29,7 +29,7 @@ class Workload:
     def __str__(self) -> str:
         return (
             f"{self.name}: {len(self.prompts)} requests at once, {self.prompt_tokens:,} prompt tokens, "
-            f"{self.output_tokens} output tokens each"
+            f"{self.output_tokens} new each"
         )
 
     @property
@@ -71,8 +71,8 @@ def few_shot(
     ]
     return Workload(
         name=(
-            f"{families} families x {per_family} GSM8K questions, each after the {shots} examples of its family "
-            f"({'worked' if worked else 'short'} answers)"
+            f"{families} families x {per_family} GSM8K questions after {shots} examples with "
+            f"{'worked' if worked else 'short'} answers"
         ),
         prompts=[
             encode(f"{prefixes[number % families]}Question: {questions[number].question}\nAnswer:")

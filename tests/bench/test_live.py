@@ -1,0 +1,51 @@
+"""``feather bench serve`` on real servers: interrupted in the second arm, it keeps the first and leaves none."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def test_interrupted(tmp_path: Path) -> None:
+    result, picture = tmp_path / "result.json", tmp_path / "result.svg"
+    command = [sys.executable, "-m", "feather_sglang.cli.main", "bench", "serve", "--arms", "feather,fcfs"]
+    size = ["--families", "2", "--per-family", "2", "--output-tokens", "2"]
+    with (tmp_path / "log").open("wb") as output:
+        process = subprocess.Popen(
+            [*command, *size, "--json", str(result), "--svg", str(picture)], stdout=output, stderr=subprocess.STDOUT
+        )
+    started: list[psutil.Process] = []
+    try:
+        deadline = time.monotonic() + 400
+        while "fcfs: starting a server" not in (said := (tmp_path / "log").read_text()):
+            assert process.poll() is None, said
+            assert time.monotonic() < deadline, said
+            time.sleep(0.2)
+        time.sleep(5)  # into the server's own start
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert started
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        _, left = psutil.wait_procs(started, timeout=10)
+        assert left == []
+    finally:
+        process.kill()
+    said = (tmp_path / "log").read_text()
+    assert "The capital of France is Paris." in said
+    assert "interrupted; no server is left" in said
+    assert "4 / 0 / " in said
+    assert "<svg" in picture.read_text()
+    arms = json.loads(result.read_text())["arms"]
+    assert list(arms) == ["feather"]
+    feather = arms["feather"]
+    assert feather["cached_tokens"] >= 0.99 * feather["cacheable_tokens"] > 0
+    assert 3 <= feather["steps"] <= 6
