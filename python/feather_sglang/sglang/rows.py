@@ -130,10 +130,10 @@ def prefix_of(req: Any) -> int:
 
 
 def produced_by(tracked: Tracked) -> int | None:
-    """Output tokens of a request that left the batch, if its KV went to the cache; None: it was lost."""
+    """Output tokens of a request that left the batch, if its KV went to the cache; None: only what it published did."""
     req = tracked.req
-    if not req.finished():  # handed on (disaggregated prefill): what it published stays
-        return 0 if req.kv.cache_protected_len else None
+    if not req.finished():  # handed on (disaggregated prefill), or retracted into a full queue
+        return None
     outputs = len(req.output_ids)
     if outputs == tracked.outputs_at_admission and _aborted(req):
         return None  # aborted between two chunks: released without a checkpoint
