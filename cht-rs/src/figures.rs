@@ -116,7 +116,7 @@ impl Index {
         let requests = self.requests.capacity() * size_of::<Option<Request>>()
             + self.ages.bytes()
             + self.ids.capacity() * (size_of::<(u64, Slot)>() + 1)
-            + (self.rows.capacity() + self.tentative.capacity() + self.leaders.capacity()) * size_of::<Slot>();
+            + (self.rows.capacity() + self.tentative.capacity() + self.computing.capacity()) * size_of::<Slot>();
         self.tree.bytes() + requests as u64
     }
 }

@@ -5,7 +5,6 @@ use crate::frontier::{Frontier, Order, RANK_UNIT};
 use crate::hash::{HashKey, Level, Stream};
 use crate::heap::{Heap, NOWHERE};
 use crate::node::{Arrival, Counts, Entry, Key, NodeId, ROOT, Slot};
-use crate::plan::KEPT_PASSES;
 use crate::request::{Arriving, Request, State};
 use crate::tree::{FastMap, Tree};
 use std::collections::BTreeSet;
@@ -28,8 +27,10 @@ pub struct Index {
     pub(crate) tentative: Vec<Slot>,
     /// The current pass.
     pub(crate) pass: u64,
-    /// Rows that started to compute for others in the last passes: rows are kept free for those who wait for them.
-    pub(crate) leaders: Vec<Slot>,
+    /// Rows that are computing for others, in no particular order.
+    pub(crate) computing: Vec<Slot>,
+    /// Tokens scheduled by the last plan.
+    pub(crate) now: u64,
     /// Waiting requests that did not fit, out of the orders until the plan has looked at all others.
     pub(crate) aside: BTreeSet<Slot>,
     pub(crate) looked_enough: bool,
@@ -82,7 +83,8 @@ impl Index {
             rows: vec![],
             tentative: vec![],
             pass: 1,
-            leaders: vec![],
+            computing: vec![],
+            now: 0,
             aside: BTreeSet::new(),
             looked_enough: false,
             row_tokens: 0,
@@ -116,10 +118,9 @@ impl Index {
             return Err(Error::Duplicate(id));
         }
         let most = 1u64 << 40;
-        if length == 0 || length > most || reserve > most || arrival.tokens > most {
+        if length == 0 || length > most || reserve > most {
             return Err(Error::Invalid(format!(
-                "id {id}: length {length}, reserve {reserve}, arrival {}: expected a length of at least 1, and each at most 2^40",
-                arrival.tokens
+                "id {id}: length {length}, reserve {reserve}: expected a length of at least 1, and both at most 2^40"
             )));
         }
         if path.len() as u64 * u64::from(self.config.chunk) > length {
@@ -142,6 +143,7 @@ impl Index {
             queued: false,
             at: NOWHERE,
             admitted: 0,
+            since: 0,
             refused: 0,
             end,
             published: ROOT,
@@ -164,9 +166,6 @@ impl Index {
     /// Starts a pass: bounds that last "for two passes" count these.
     pub fn begin(&mut self) {
         self.pass += 1;
-        let mut leaders = std::mem::take(&mut self.leaders);
-        leaders.retain(|&slot| self.pass - self.request(slot).admitted < KEPT_PASSES);
-        self.leaders = leaders;
     }
 
     /// A request is gone. Returns whether it was known: a second call changes nothing.
@@ -184,8 +183,12 @@ impl Index {
             }
             State::Tentative | State::Running => {
                 self.tentative.retain(|&other| other != slot);
-                let Request { end, published, .. } = *self.request(slot);
-                let capacity = self.config.capacity / u64::from(self.config.chunk);
+                let Request { end, published, length, .. } = *self.request(slot);
+                // What the other rows hold for themselves leaves no room for a cache.
+                let chunk = u64::from(self.config.chunk);
+                let shared = self.row_published_chunks - u64::from(self.tree.node(published).depth);
+                let private = self.row_tokens - length - shared * chunk;
+                let capacity = self.config.capacity.saturating_sub(private) / chunk;
                 self.tree.remember(if whole { end } else { published }, capacity);
                 self.drop_row(slot, Counts::default());
             }

@@ -25,8 +25,10 @@ pub struct Budget {
     pub kv: u64,
     /// Requests that may be admitted.
     pub rows: u32,
-    /// Tokens that may be prefilled; the last request named may exceed it and be chunked.
+    /// Tokens that may be prefilled.
     pub prefill: u64,
+    /// Whether the last request named may exceed the prefill budget, and be chunked.
+    pub chunked: bool,
     /// Nothing decodes and nothing is in flight: somebody must be named.
     pub idle: bool,
 }
@@ -121,7 +123,7 @@ struct Kept {
 
 /// The oldest request past the fairness bound.
 enum Overdue {
-    Fits(Slot),
+    First(Slot),
     /// It needs room that running rows will free.
     Waits,
     Nobody,
@@ -144,6 +146,7 @@ impl Index {
             self.offer_all();
         }
         self.looked_enough = false;
+        self.now = budget.now;
         let Budget { kv, rows, prefill, idle, .. } = budget;
         let (kept, alone, tip) = (self.kept_for_all(), Kept::default(), self.tip());
         let mut left = Left { kv, rows, prefill, skipped: 0, kept, alone, tip };
@@ -156,8 +159,11 @@ impl Index {
                 break End::Prefill;
             }
             self.tree.work.looked_at += 1;
-            let slot = match self.overdue(&budget, &left) {
-                Overdue::Fits(slot) => {
+            let slot = match self.overdue(&budget, &left, order.is_empty()) {
+                Overdue::First(slot) => {
+                    if self.exceeds(slot, &budget, &left) && !order.is_empty() {
+                        break End::Prefill;
+                    }
                     order.push(self.name(slot, &mut left));
                     left.kept = self.kept_for_all(); // it may be one that rows were kept for
                     continue;
@@ -172,14 +178,15 @@ impl Index {
                         break End::Nobody;
                     };
                     let slot = self.leader_for(first);
-                    if self.is_held_alone(slot) {
+                    if self.is_held(slot) {
+                        // By itself: longer ones below the same chunks go on.
                         let request = self.request(slot);
                         left.alone.rows += 1;
                         left.alone.kv += self.unheld(request) + request.reserve;
                         self.set_aside(slot);
                         continue;
                     }
-                    if !self.fits(slot, left.kv.saturating_sub(kept_kv)) || self.was_refused(slot, &budget) {
+                    if !self.fits(slot, left.kv.saturating_sub(kept_kv)) || self.was_refused(slot) {
                         self.set_aside(slot);
                         left.skipped += 1;
                         if left.skipped >= LOOKS && !idle {
@@ -191,6 +198,9 @@ impl Index {
                     slot
                 }
             };
+            if self.exceeds(slot, &budget, &left) && !order.is_empty() {
+                break End::Prefill;
+            }
             order.push(self.name(slot, &mut left));
             self.keep_for(slot, &mut left.kept);
         };
@@ -266,8 +276,11 @@ impl Index {
         first(if clearly_more { best } else { oldest })
     }
 
-    /// The oldest request past the bound, whatever order, barrier and kept rows say.
-    fn overdue(&self, budget: &Budget, left: &Left) -> Overdue {
+    /// The oldest request past the bound, whatever order and kept rows say.
+    ///
+    /// It still waits for its prefix, unless that has been computed for longer than the bound. An idle engine is given it
+    /// though it does not fit as far as the index knows: nothing that runs will make room.
+    fn overdue(&self, budget: &Budget, left: &Left, first: bool) -> Overdue {
         let is_overdue = |arrival: Arrival| budget.now.saturating_sub(arrival.tokens) > self.config.max_wait;
         if !self.ages.first().is_some_and(|(arrival, _)| is_overdue(arrival)) {
             return Overdue::Nobody;
@@ -276,11 +289,11 @@ impl Index {
             if !is_overdue(arrival) {
                 break;
             }
-            if self.was_refused(slot, budget) {
+            if self.was_refused(slot) || self.is_held(slot) && !self.was_held_long(slot, budget) {
                 continue;
             }
-            if self.fits(slot, left.kv) {
-                return Overdue::Fits(slot);
+            if self.fits(slot, left.kv) || budget.idle && first {
+                return Overdue::First(slot);
             }
             let request = self.request(slot);
             if !budget.idle && request.length + request.reserve <= self.config.capacity {
@@ -304,9 +317,8 @@ impl Index {
         self.tree.node(first).lead().map_or(slot, |lead| lead.slot)
     }
 
-    /// Whether the barrier holds this request back though longer ones below the same chunks go on: waiting saves it
-    /// less than `barrier_min`, but a quarter of what it must compute.
-    fn is_held_alone(&self, slot: Slot) -> bool {
+    /// Whether the barrier holds this request back: waiting saves `barrier_min`, or a quarter of what it must compute.
+    fn is_held(&self, slot: Slot) -> bool {
         let request = self.request(slot);
         let computed = self.tree.deepest(request.end, |counts| counts.leading > 0);
         if !self.tree.is_pending(computed) {
@@ -321,10 +333,28 @@ impl Index {
         self.unheld(request) + request.reserve <= kv
     }
 
+    /// Whether what a held request waits for has been computed for longer than the bound.
+    fn was_held_long(&self, slot: Slot, budget: &Budget) -> bool {
+        let request = self.request(slot);
+        let published = self.tree.deepest(request.end, Counts::published);
+        let depth = self.tree.node(published).depth + 1;
+        let wanted = self.tree.covering(request.end, depth);
+        let computes =
+            |row: &&Request| self.tree.node(row.end).depth >= depth && self.tree.covering(row.end, depth) == wanted;
+        let rows = self.computing.iter().map(|&slot| self.request(slot));
+        rows.filter(computes).any(|row| budget.now.saturating_sub(row.since) > self.config.max_wait)
+    }
+
+    /// Whether a request is longer than what is left to prefill, and cannot be chunked.
+    fn exceeds(&self, slot: Slot, budget: &Budget, left: &Left) -> bool {
+        let page = u64::from(self.config.page);
+        !budget.chunked && self.uncomputed(self.request(slot)).div_ceil(page) * page >= left.prefill
+    }
+
     /// The engine refused it in the last pass: others go first in this one, and nobody waits for it.
-    fn was_refused(&self, slot: Slot, budget: &Budget) -> bool {
+    fn was_refused(&self, slot: Slot) -> bool {
         let refused = self.request(slot).refused;
-        !budget.idle && refused != 0 && refused + 1 == self.pass
+        refused != 0 && refused + 1 == self.pass
     }
 
     fn set_aside(&mut self, slot: Slot) {
@@ -348,7 +378,7 @@ impl Index {
     /// Rows and KV tokens kept for those who wait for a leader of the last [`KEPT_PASSES`] passes.
     fn kept_for_all(&self) -> Kept {
         let mut kept = Kept::default();
-        for &slot in &self.leaders {
+        for &slot in &self.computing {
             self.keep_for(slot, &mut kept);
         }
         kept
@@ -356,12 +386,15 @@ impl Index {
 
     /// Adds what is kept for those who wait for the leader `slot`.
     fn keep_for(&self, slot: Slot, kept: &mut Kept) {
-        let Request { end, computing, .. } = *self.request(slot);
+        let Request { end, computing, admitted, .. } = *self.request(slot);
+        if !computing || self.pass - admitted >= KEPT_PASSES {
+            return;
+        }
         let chunk = u64::from(self.config.chunk);
         let worth_it = u64::from(self.config.barrier_min).div_ceil(chunk).max(1) as u32;
         let published = self.tree.deepest(end, Counts::published);
         let depth = self.tree.node(published).depth + worth_it;
-        if !computing || depth > self.tree.node(end).depth {
+        if depth > self.tree.node(end).depth {
             return;
         }
         let v = self.tree.covering(end, depth);

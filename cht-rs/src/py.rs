@@ -164,7 +164,7 @@ impl PyIndex {
         self.index.forget();
     }
 
-    #[pyo3(signature = (*, now, kv_tokens, rows, prefill_tokens, idle))]
+    #[pyo3(signature = (*, now, kv_tokens, rows, prefill_tokens, idle, chunked=true))]
     fn plan(
         &mut self,
         now: u64,
@@ -172,8 +172,9 @@ impl PyIndex {
         rows: u32,
         prefill_tokens: u64,
         idle: bool,
+        chunked: bool,
     ) -> (Vec<CandidateTuple>, u64, u32, u32, &'static str) {
-        let plan = self.index.plan(Budget { now, kv: kv_tokens, rows, prefill: prefill_tokens, idle });
+        let plan = self.index.plan(Budget { now, kv: kv_tokens, rows, prefill: prefill_tokens, chunked, idle });
         let order = plan
             .order
             .iter()

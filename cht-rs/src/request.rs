@@ -46,6 +46,8 @@ pub(crate) struct Request {
     pub at: u32,
     /// The pass in which it became a row.
     pub admitted: u64,
+    /// Tokens scheduled by then.
+    pub since: u64,
     /// The pass in which the engine refused it last; 0: never.
     pub refused: u64,
     /// Where its path ends; pinned.

@@ -4,7 +4,6 @@ use crate::config::Error;
 use crate::heap::NOWHERE;
 use crate::index::Index;
 use crate::node::{Counts, ROOT, Slot};
-use crate::plan::KEPT_PASSES;
 use crate::request::{Request, State};
 
 impl Index {
@@ -69,7 +68,7 @@ impl Index {
         self.set_queued(slot, false);
         self.set_age(slot, None);
         let waited = -self.demand(slot);
-        let (pass, row) = (self.pass, self.rows.len() as u32);
+        let (pass, now, row) = (self.pass, self.now, self.rows.len() as u32);
         self.rows.push(slot);
         let published = self.tree.deepest(self.request(slot).end, Counts::published);
         self.tree.pin(published);
@@ -77,11 +76,12 @@ impl Index {
         request.at = row;
         request.state = State::Tentative;
         request.admitted = pass;
+        request.since = now;
         request.published = published;
         request.computing = request.leads && published != request.end;
         let Request { computing, length, .. } = *request;
         if computing {
-            self.leaders.push(slot);
+            self.computing.push(slot);
         }
         self.row_tokens += length;
         self.row_published_chunks += u64::from(self.tree.node(published).depth);
@@ -111,7 +111,7 @@ impl Index {
         let request = self.request_mut(slot);
         request.computing = false;
         request.published = ROOT;
-        self.forget_leader(slot);
+        self.stop_computing(slot);
         self.tree.unpin(published);
     }
 
@@ -132,11 +132,11 @@ impl Index {
         self.tree.add_along(end, below, published, Counts { rows: by, ..Counts::default() }, waits.waiting != 0);
     }
 
-    fn forget_leader(&mut self, slot: Slot) {
-        if self.leaders.last() == Some(&slot) {
-            self.leaders.pop(); // a plan is taken back in reverse
+    fn stop_computing(&mut self, slot: Slot) {
+        if self.computing.last() == Some(&slot) {
+            self.computing.pop(); // a plan is taken back in reverse
         } else {
-            self.leaders.retain(|&other| other != slot);
+            self.computing.retain(|&other| other != slot);
         }
     }
 
@@ -163,10 +163,10 @@ impl Index {
             return;
         }
         self.request_mut(slot).computing = computing;
-        if computing && self.pass - self.request(slot).admitted < KEPT_PASSES {
-            self.leaders.push(slot);
+        if computing {
+            self.computing.push(slot);
         } else {
-            self.forget_leader(slot);
+            self.stop_computing(slot);
         }
         let leading = if computing { 1 } else { -1 };
         self.tree.add(end, Counts { leading, ..Counts::default() });

@@ -25,6 +25,7 @@ struct Request {
     computing: bool,
     set_aside: bool,
     admitted: u64,
+    since: u64,
     refused: u64,
 }
 
@@ -40,6 +41,7 @@ pub struct Naive {
     /// Remembered paths, least recently used first.
     cached: Vec<Vec<Level>>,
     pass: u64,
+    now: u64,
     looked_enough: bool,
 }
 
@@ -65,7 +67,16 @@ impl Naive {
     /// An empty model.
     #[must_use]
     pub fn new(config: Config, key: HashKey) -> Self {
-        Naive { config, key, requests: vec![], tentative: vec![], cached: vec![], pass: 1, looked_enough: false }
+        Naive {
+            config,
+            key,
+            requests: vec![],
+            tentative: vec![],
+            cached: vec![],
+            pass: 1,
+            now: 0,
+            looked_enough: false,
+        }
     }
 
     fn chunk(&self) -> u64 {
@@ -120,13 +131,14 @@ impl Naive {
 
     fn admit(&mut self, at: usize) {
         let published = self.published(self.requests[at].path());
-        let pass = self.pass;
+        let (pass, now) = (self.pass, self.now);
         let request = &mut self.requests[at];
         request.state = State::Tentative;
         request.set_aside = false;
         request.published = published;
         request.computing = request.given.leads && published != request.given.path.len();
         request.admitted = pass;
+        request.since = now;
     }
 
     fn unadmit(&mut self, at: usize) {
@@ -147,7 +159,9 @@ impl Naive {
         }
         self.cached.retain(|kept| *kept != path);
         self.cached.push(path);
-        while self.cached_chunks() > self.config.capacity / self.chunk() {
+        let private: u64 = self.rows().map(|row| row.given.length - row.published as u64 * self.chunk()).sum();
+        let capacity = self.config.capacity.saturating_sub(private) / self.chunk();
+        while self.cached_chunks() > capacity {
             self.cached.remove(0);
         }
     }
@@ -202,6 +216,7 @@ impl Planner for Naive {
             computing: false,
             set_aside: false,
             admitted: 0,
+            since: 0,
             refused: 0,
         });
         Ok(())

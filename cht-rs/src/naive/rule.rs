@@ -13,6 +13,7 @@ impl Naive {
             self.requests.iter_mut().for_each(|r| r.set_aside = false);
         }
         self.looked_enough = false;
+        self.now = budget.now;
         let (mut kv, mut rows, mut prefill) = (budget.kv, budget.rows, budget.prefill);
         let (mut alone, mut skipped, mut order) = ((0, 0), 0, vec![]);
         let end = loop {
@@ -22,7 +23,7 @@ impl Naive {
             if prefill == 0 {
                 break End::Prefill;
             }
-            let at = match self.overdue(&budget, kv) {
+            let at = match self.overdue(&budget, kv, order.is_empty()) {
                 Some(None) => break End::Room,
                 Some(Some(at)) => at,
                 None => {
@@ -35,13 +36,13 @@ impl Naive {
                     };
                     let at = self.leader_for(first);
                     let request = &self.requests[at];
-                    if self.is_held_alone(request) {
+                    if self.is_held(request) {
                         alone.0 += 1;
                         alone.1 += self.unheld(request) + request.given.reserve;
                         self.requests[at].set_aside = true;
                         continue;
                     }
-                    if !self.fits(at, kv.saturating_sub(kept.1)) || self.was_refused(at, &budget) {
+                    if !self.fits(at, kv.saturating_sub(kept.1)) || self.was_refused(at) {
                         self.requests[at].set_aside = true;
                         skipped += 1;
                         if skipped >= LOOKS && !budget.idle {
@@ -53,6 +54,11 @@ impl Naive {
                     at
                 }
             };
+            let page = u64::from(self.config.page);
+            let whole = self.uncomputed(&self.requests[at]).div_ceil(page) * page;
+            if !budget.chunked && whole >= prefill && !order.is_empty() {
+                break End::Prefill;
+            }
             order.push(self.name(at, &mut kv, &mut rows, &mut prefill));
         };
         if budget.idle && order.is_empty() && budget.rows > 0 {
@@ -122,7 +128,7 @@ impl Naive {
         family.iter().copied().min_by_key(|&i| order(i)).unwrap_or(at)
     }
 
-    fn is_held_alone(&self, request: &Request) -> bool {
+    fn is_held(&self, request: &Request) -> bool {
         let (path, saved) = (request.path(), self.saved(request.path()));
         self.is_pending(path) && (saved >= u64::from(self.config.barrier_min) || 4 * saved >= self.uncomputed(request))
     }
@@ -155,13 +161,19 @@ impl Naive {
         self.unheld(&self.requests[at]) + self.requests[at].given.reserve <= kv
     }
 
-    fn was_refused(&self, at: usize, budget: &Budget) -> bool {
+    fn was_refused(&self, at: usize) -> bool {
         let refused = self.requests[at].refused;
-        !budget.idle && refused != 0 && refused + 1 == self.pass
+        refused != 0 && refused + 1 == self.pass
+    }
+
+    fn was_held_long(&self, request: &Request, budget: &Budget) -> bool {
+        let published = self.published(request.path());
+        let computes = |row: &&Request| row.computing && common(row.path(), request.path()) > published;
+        self.rows().filter(computes).any(|row| budget.now.saturating_sub(row.since) > self.config.max_wait)
     }
 
     /// `Some(None)`: room is kept for the oldest.
-    fn overdue(&self, budget: &Budget, kv: u64) -> Option<Option<usize>> {
+    fn overdue(&self, budget: &Budget, kv: u64, first: bool) -> Option<Option<usize>> {
         let mut waiting: Vec<usize> = (0..self.requests.len()).filter(|&i| self.requests[i].waits()).collect();
         waiting.sort_by_key(|&i| self.requests[i].given.arrival);
         for at in waiting.into_iter().take(LOOKS as usize) {
@@ -169,10 +181,11 @@ impl Naive {
             if budget.now.saturating_sub(given.arrival.tokens) <= self.config.max_wait {
                 break;
             }
-            if self.was_refused(at, budget) {
+            let request = &self.requests[at];
+            if self.was_refused(at) || self.is_held(request) && !self.was_held_long(request, budget) {
                 continue;
             }
-            if self.fits(at, kv) {
+            if self.fits(at, kv) || budget.idle && first {
                 return Some(Some(at));
             }
             if !budget.idle && given.length + given.reserve <= self.config.capacity {

@@ -183,7 +183,8 @@ impl<S: Subject> Driver<S> {
         self.model.begin();
         let idle = flags >> 8 & 7 == 1;
         let kv = if flag(0) { u64::from(kv % 300) } else { 1 << 30 };
-        let budget = Budget { now: self.now, kv, rows: u32::from(rows % 9), prefill: u64::from(prefill), idle };
+        let (rows, prefill, chunked) = (u32::from(rows % 9), u64::from(prefill), !flag(11));
+        let budget = Budget { now: self.now, kv, rows, prefill, chunked, idle };
         let mut plan = agreed("plan", self.subject.plan(budget), self.model.plan(budget))?;
         self.compare()?;
         // One that goes on where the last one ended, or ends there, is not the same again.

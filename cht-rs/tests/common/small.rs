@@ -10,7 +10,7 @@ pub struct Small {
 }
 
 /// A budget that refuses nobody.
-pub const PLENTY: Budget = Budget { now: 0, kv: 1 << 40, rows: 1 << 20, prefill: 1 << 40, idle: false };
+pub const PLENTY: Budget = Budget { now: 0, kv: 1 << 40, rows: 1 << 20, prefill: 1 << 40, chunked: true, idle: false };
 
 /// Levels `0..n` of a prompt called `name`.
 pub fn levels(name: u64, n: u64) -> Vec<u64> {

@@ -1,0 +1,40 @@
+//! Insertion, which is hashing above all.
+
+use crate::queue::{families, number};
+use cht::hash::HashKey;
+use cht::{Arrival, Arriving};
+use criterion::{BenchmarkId, Criterion, Throughput};
+use std::hint::black_box;
+
+fn tokens(count: u64) -> Vec<i64> {
+    (0..count).map(|i| number(3, i) as i64 >> 40).collect()
+}
+
+/// Hash and insert one prompt, its tokens in the processor's cache, and take it out again.
+pub fn insert(c: &mut Criterion) {
+    let mut group = c.benchmark_group("insert and leave, tokens hot");
+    for length in [1_000, 4_000, 10_000, 32_000] {
+        let (mut index, prompt) = (families(1_000, length), tokens(length));
+        group.throughput(Throughput::Bytes(8 * length));
+        group.bench_with_input(BenchmarkId::new("T", length), &prompt, |b, prompt| {
+            b.iter(|| {
+                let (path, stream) = index.path(&[], &[prompt], u64::MAX);
+                let (id, arrival) = (1 << 31, Arrival { tokens: 0, sequence: 1 << 31 });
+                let new = Arriving { id, length, reserve: 128, arrival, leads: true, path, stream: Some(stream) };
+                index.insert(new).expect("new");
+                index.leave(id, false);
+            });
+        });
+    }
+    group.finish();
+}
+
+/// Hashing from memory, beside reading the same memory: the second is the limit of the first.
+pub fn bandwidth(c: &mut Criterion) {
+    let mut group = c.benchmark_group("64 MiB from memory");
+    let (prompt, key) = (tokens(1 << 23), HashKey::new([1, 2]));
+    group.throughput(Throughput::Bytes(8 * prompt.len() as u64)).sample_size(10);
+    group.bench_function("read", |b| b.iter(|| black_box(&prompt).iter().fold(0i64, |sum, &t| sum.wrapping_add(t))));
+    group.bench_function("hash", |b| b.iter(|| key.path(&[], 64, &[black_box(&prompt)], u64::MAX)));
+    group.finish();
+}
