@@ -146,7 +146,7 @@ impl Index {
             self.offer_all();
         }
         self.looked_enough = false;
-        self.now = budget.now;
+        self.now = self.now.max(budget.now);
         let Budget { kv, rows, prefill, idle, .. } = budget;
         let (kept, alone, tip) = (self.kept_for_all(), Kept::default(), self.tip());
         let mut left = Left { kv, rows, prefill, skipped: 0, kept, alone, tip };

@@ -13,7 +13,7 @@ impl Naive {
             self.requests.iter_mut().for_each(|r| r.set_aside = false);
         }
         self.looked_enough = false;
-        self.now = budget.now;
+        self.now = self.now.max(budget.now);
         let (mut kv, mut rows, mut prefill) = (budget.kv, budget.rows, budget.prefill);
         let (mut alone, mut skipped, mut order) = ((0, 0), 0, vec![]);
         let end = loop {
