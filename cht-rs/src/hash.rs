@@ -149,10 +149,11 @@ impl HashKey {
 
     fn close(&self, stream: &mut Stream, mut lanes: [u64; 4], rest: &[i64], levels: &mut Vec<Level>) {
         let s = &self.secret;
+        // Never the constants that the lanes began with: those would cancel, and a zero factor forgets the other.
         for (i, &token) in rest.iter().enumerate() {
-            lanes[i % 4] = round(lanes[i % 4], token as u64 ^ s[i % 4], s[4 + i % 4]);
+            lanes[i % 4] = round(lanes[i % 4], token as u64 ^ s[i % 4], s[i % 4]);
         }
-        let digest = fold(lanes[0] ^ s[4], lanes[1] ^ s[5]) ^ fold(lanes[2] ^ s[6], lanes[3] ^ s[7]).rotate_left(17);
+        let digest = fold(lanes[0] ^ s[0], lanes[1] ^ s[1]) ^ fold(lanes[2] ^ s[2], lanes[3] ^ s[3]).rotate_left(17);
         stream.level = self.step(stream.level, digest);
         stream.lanes = self.lanes();
         stream.filled = 0;
@@ -220,6 +221,22 @@ mod tests {
                 other[j] += 31 * factor;
                 other[j + 1] -= factor;
                 assert!(seen.insert(*levels(&key, &[], 64, &[&other]).last().unwrap()), "collision at {j}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_token_matters_at_every_chunk_size() {
+        let key = HashKey::new([9, 10]);
+        for chunk in 1..=72 {
+            let base: Vec<i64> = (0..chunk as i64).collect();
+            let mut seen = HashSet::from([levels(&key, &[], chunk, &[&base])[0]]);
+            for at in 0..chunk {
+                for token in [-1, 1 << 62, 70_000] {
+                    let mut other = base.clone();
+                    other[at] = token;
+                    assert!(seen.insert(levels(&key, &[], chunk, &[&other])[0]), "chunk of {chunk}, token {at}");
+                }
             }
         }
     }

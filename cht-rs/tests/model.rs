@@ -78,12 +78,13 @@ proptest! {
 /// What is never reached is not tested: plans end for every reason, and the barrier holds requests back.
 #[test]
 fn sequences_reach_every_state() {
-    let (mut ends, mut held, mut kept, mut tentative) = (vec![], 0, 0, 0);
+    let (mut ends, mut held, mut kept, mut tentative, mut nodes) = (vec![], 0, 0, 0, 0);
     for seed in 0..300 {
         let mut driver = Driver::new(Setup::from_seed(seed), Setup::from_seed(seed).index());
         let mut numbers = Numbers(seed);
         for _ in 0..100 {
             driver.apply(Op::from(numbers.next())).unwrap();
+            nodes = driver.subject.nodes().max(nodes);
             let Some(plan) = driver.last.take() else { continue };
             ends.push(plan.end);
             held += u64::from(plan.held > 0);
@@ -95,4 +96,5 @@ fn sequences_reach_every_state() {
         assert!(ends.iter().filter(|&&e| e == end).count() > 20, "{end:?} is too rare");
     }
     assert!(held > 100 && kept > 100 && tentative > 1_000, "{held}, {kept}, {tentative}");
+    assert!(nodes > 30, "prompts hardly branch: {nodes} nodes at most");
 }
