@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         "Other options go to every server, as to `feather serve` (--model-path MODEL, --tp 2 ...).",
         epilog="The default workload is GSM8K: questions, each after the examples of its family, interleaved.",
     )
-    parser.add_argument("--quick", action="store_true", help="two arms and a quarter of the work")
+    parser.add_argument("--quick", action="store_true", help="two arms and half the requests")
     parser.add_argument(
         "--arms", default="feather,fcfs,feather-static", help=f"some of {', '.join(arms.ARMS)} (default: %(default)s)"
     )
