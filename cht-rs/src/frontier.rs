@@ -8,7 +8,7 @@
 
 use crate::heap::{Heap, NOWHERE};
 use crate::node::{Arrival, Counts, Entry, Lead, NodeId, OrderKey, REQUEST, ROOT, Rank, Slot};
-use crate::tree::Tree;
+use crate::tree::{FastMap, Tree};
 use std::collections::BTreeSet;
 
 /// How waiting requests are ordered.
@@ -36,6 +36,15 @@ pub(crate) struct Frontier {
     pub watched: BTreeSet<NodeId>,
     /// What lies above some watched node changed, so that its rank may be wrong.
     pub watched_are_stale: bool,
+    /// Room for the path that is being walked, and whether a node's rank has to be settled.
+    pub path: Vec<(NodeId, bool)>,
+}
+
+/// Chunks of the path to a node that are active, and published.
+#[derive(Clone, Copy, Debug)]
+struct Covered {
+    active: u32,
+    published: u32,
 }
 
 /// `Missing` counts in 1/65,536 tokens, so that ageing stays an integer, equal on all ranks.
@@ -69,35 +78,51 @@ impl Tree {
 
     /// Adds `delta` to all nodes from `v` to the root.
     pub fn add(&mut self, v: NodeId, delta: Counts) {
-        self.add_along(v, delta, NOWHERE, Counts::default(), false);
+        self.add_along(&[(v, delta)], false);
     }
 
-    /// Adds `delta` to all nodes from `v` to the root, and `more` to those from `above` on, a node on that path; repairs
-    /// queues and orders on the way.
+    /// Adds each step's counts to all nodes from its node to the root; repairs queues and orders on the way.
     ///
-    /// `queue_changed`: the caller changed the queue of `v`. O(nodes on the path), each O(log) where its state flips.
-    pub fn add_along(
-        &mut self,
-        mut v: NodeId,
-        mut delta: Counts,
-        above: NodeId,
-        more: Counts,
-        mut queue_changed: bool,
-    ) {
+    /// The nodes of `steps` lie on one path, the deepest first. `queue_changed`: the caller changed the queue of the first.
+    /// O(nodes up to where the steps cancel and no queue changes), each O(log) where its state flips.
+    pub fn add_along(&mut self, steps: &[(NodeId, Counts)], mut queue_changed: bool) {
+        let mut path = std::mem::take(&mut self.frontier.path);
+        let (mut v, mut steps, mut delta) = (steps[0].0, steps, Counts::default());
+        let mut ranks = 0;
         loop {
             self.work.nodes_visited += 1;
-            if v == above {
+            while let Some((&(_, more), rest)) = steps.split_first().filter(|(step, _)| step.0 == v) {
                 delta += more;
+                steps = rest;
+            }
+            if steps.is_empty() && !queue_changed && delta == Counts::default() {
+                break;
             }
             let before = self.node(v).counts;
             self.node_mut(v).counts += delta;
             let flipped = self.note_flips(v, before);
-            queue_changed = (queue_changed || flipped || delta.rows != 0) && self.refresh(v);
+            let changed = queue_changed || flipped || delta.rows != 0;
+            queue_changed = changed && self.list(v);
+            // What lies above decides the rank, too: it is settled on the way back.
+            let ranked = changed && self.is_live(v);
+            ranks += u32::from(ranked);
+            path.push((v, ranked));
             if v == ROOT {
                 break;
             }
             v = self.node(v).parent;
         }
+        if ranks > 0 {
+            let mut above = self.above(v);
+            for &(v, ranked) in path.iter().rev() {
+                above = self.covered_at(v, above);
+                if ranked {
+                    self.put_rank(v, self.rank_below(v, above));
+                }
+            }
+        }
+        path.clear();
+        self.frontier.path = path;
         self.refresh_watched();
     }
 
@@ -120,8 +145,9 @@ impl Tree {
         }
         let flips = |is: fn(&Counts) -> bool| is(&before) != is(&after);
         let flipped = flips(|c| c.rows > 0) || flips(|c| c.leading > 0) || flips(Counts::published);
-        if flipped && (before.leading > 0 || after.leading > 0) {
-            self.frontier.watched_are_stale = true;
+        // Watched nodes below have a leading row and a waiting request, and so has this one.
+        if flips(|c| c.rows > 0) || flips(Counts::published) {
+            self.frontier.watched_are_stale |= after.leading > 0 && after.waiting > 0;
         }
         if before.is_watched() != after.is_watched() {
             self.watch(v);
@@ -144,8 +170,47 @@ impl Tree {
             return;
         }
         let watched: Vec<NodeId> = self.frontier.watched.iter().copied().collect();
+        let mut known = FastMap::default();
         for v in watched {
-            self.set_rank(v);
+            let covered = self.covered_knowing(v, &mut known);
+            self.put_rank(v, self.rank_below(v, covered));
+        }
+    }
+
+    /// What covers `v`, remembered for all nodes on the way to it: a chain of watched nodes is walked once.
+    fn covered_knowing(&self, v: NodeId, known: &mut FastMap<NodeId, Covered>) -> Covered {
+        let (mut open, mut at) = (vec![], v);
+        let mut covered = loop {
+            if let Some(&covered) = known.get(&at) {
+                break covered;
+            }
+            if at == ROOT || self.node(at).counts.rows > 0 {
+                let depth = self.node(at).depth;
+                break Covered { active: depth, published: depth };
+            }
+            open.push(at);
+            at = self.node(at).parent;
+        };
+        for &at in open.iter().rev() {
+            covered = self.covered_at(at, covered);
+            known.insert(at, covered);
+        }
+        covered
+    }
+
+    /// What covers the path to `v`, `v` included.
+    fn above(&self, v: NodeId) -> Covered {
+        let active = self.deepest(v, |counts| counts.rows > 0);
+        let published = self.deepest(v, Counts::published);
+        Covered { active: self.node(active).depth, published: self.node(published).depth }
+    }
+
+    /// The same, one node further down than `above`.
+    fn covered_at(&self, v: NodeId, above: Covered) -> Covered {
+        let node = self.node(v);
+        Covered {
+            active: if node.counts.rows > 0 { node.depth } else { above.active },
+            published: if node.counts.published() { node.depth } else { above.published },
         }
     }
 
@@ -158,7 +223,14 @@ impl Tree {
     /// Makes the places where `v` is listed agree with its queue and state; tells whether its parent's queue changed.
     pub fn refresh(&mut self, v: NodeId) -> bool {
         if self.is_live(v) {
-            self.set_rank(v);
+            self.put_rank(v, self.rank(v));
+        }
+        self.list(v)
+    }
+
+    /// The same, but for the rank of a live node.
+    fn list(&mut self, v: NodeId) -> bool {
+        if self.is_live(v) {
             self.leave_parent(v)
         } else {
             self.unrank(v);
@@ -221,12 +293,7 @@ impl Tree {
         self.put_rank(v, None);
     }
 
-    /// Places the live node `v` in the global orders.
-    fn set_rank(&mut self, v: NodeId) {
-        let rank = self.rank(v);
-        self.put_rank(v, rank);
-    }
-
+    /// Places `v` in the global orders.
     fn put_rank(&mut self, v: NodeId, rank: Option<Rank>) {
         let (order_at, age_at) = (self.node(v).order_at, self.node(v).age_at);
         let order = rank.map(|rank| rank.order);
@@ -248,17 +315,22 @@ impl Tree {
 
     /// Where `v` belongs in the global orders; nowhere if nothing waits there or the barrier holds all of it back.
     pub fn rank(&self, v: NodeId) -> Option<Rank> {
-        let (first, _) = self.node(v).queue.first()?;
-        if self.is_blocked(v) {
+        self.node(v).queue.first()?;
+        self.rank_below(v, self.above(v))
+    }
+
+    fn rank_below(&self, v: NodeId, covered: Covered) -> Option<Rank> {
+        let node = self.node(v);
+        let (first, _) = node.queue.first()?;
+        let missing = u64::from(node.depth - covered.published) * self.frontier.chunk;
+        if self.is_pending(v) && missing >= self.frontier.barrier_min {
             return None;
         }
-        let active = self.deepest(v, |counts| counts.rows > 0);
-        let held = u64::from(self.node(active).depth);
-        let age = first.key.arrival;
+        let (held, age) = (u64::from(covered.active), first.key.arrival);
         let order = match self.frontier.order {
             Order::Held => {
                 // A request that is being computed already, but is not worth waiting for, comes after active ones.
-                let rows = if active == v { self.node(v).counts.rows as u64 } else { 0 };
+                let rows = if covered.active == node.depth { node.counts.rows as u64 } else { 0 };
                 (u64::MAX - held, u64::MAX - rows, age)
             }
             Order::Missing => (first.key.rank - held * self.frontier.chunk * RANK_UNIT, 0, age),

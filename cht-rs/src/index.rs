@@ -71,6 +71,7 @@ impl Index {
             by_age: Heap::default(),
             watched: BTreeSet::new(),
             watched_are_stale: false,
+            path: vec![],
         };
         Ok(Index {
             config,
@@ -159,7 +160,7 @@ impl Index {
         self.ids.insert(id, slot);
         self.set_age(slot, Some(arrival));
         self.set_queued(slot, true);
-        self.tree.add_along(end, self.demand(slot), NOWHERE, Counts::default(), true);
+        self.tree.add_along(&[(end, self.demand(slot))], true);
         Ok(())
     }
 
@@ -179,7 +180,7 @@ impl Index {
                 self.set_queued(slot, false);
                 self.set_age(slot, None);
                 let end = self.request(slot).end;
-                self.tree.add_along(end, -self.demand(slot), NOWHERE, Counts::default(), true);
+                self.tree.add_along(&[(end, -self.demand(slot))], true);
             }
             State::Tentative | State::Running => {
                 self.tentative.retain(|&other| other != slot);

@@ -129,7 +129,8 @@ impl Index {
         let Request { end, published, computing, .. } = *self.request(slot);
         let leading = if computing { by } else { 0 };
         let below = waits + Counts { leading, ..Counts::default() };
-        self.tree.add_along(end, below, published, Counts { rows: by, ..Counts::default() }, waits.waiting != 0);
+        let rows = Counts { rows: by, ..Counts::default() };
+        self.tree.add_along(&[(end, below), (published, rows)], waits.waiting != 0);
     }
 
     fn stop_computing(&mut self, slot: Slot) {
@@ -152,8 +153,9 @@ impl Index {
         self.request_mut(slot).published = v;
         let before = u64::from(self.tree.node(published).depth);
         self.row_published_chunks = self.row_published_chunks - before + u64::from(depth);
-        self.tree.add(v, Counts { rows: 1, ..Counts::default() }); // first, so that nothing flips twice
-        self.tree.add(published, Counts { rows: -1, ..Counts::default() });
+        let row = Counts { rows: 1, ..Counts::default() };
+        let (more, less) = ((v, row), (published, -row));
+        self.tree.add_along(&if u64::from(depth) > before { [more, less] } else { [less, more] }, false);
         self.tree.unpin(published);
     }
 
