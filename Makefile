@@ -62,6 +62,9 @@ check: setup ## Lint, format, types and the fast tests: under three minutes
 	MYPYPATH=python $(BIN)/python -m mypy.stubtest feather_sglang._cht
 	$(BIN)/python -m pytest -m "not slow"
 
+soak: setup ## Chaos on the real Scheduler: REQUESTS=N (100,000), SEED=S
+	$(BIN)/python -W ignore -m tests.soak $(or $(REQUESTS),100000) $(or $(SEED),1)
+
 soak-index: ## Random operations on the index and on the naive model: OPS=N (100 million), SEED=S
 	@cargo run --quiet --profile soak --package cht --example soak -- $(OPS) $(SEED)
 

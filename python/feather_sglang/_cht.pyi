@@ -71,7 +71,7 @@ class Index:
         """The engine dropped its cache."""
 
     def plan(
-        self, *, now: int, kv_tokens: int, rows: int, prefill_tokens: int, idle: bool
+        self, *, now: int, kv_tokens: int, rows: int, prefill_tokens: int, idle: bool, chunked: bool = True
     ) -> tuple[list[tuple[int, int, int, int, int, int, int]], int, int, int, str]:
         """``(candidates, held, kept, skipped, end)``; see ``feather_sglang.core.interface.Candidate``."""
 

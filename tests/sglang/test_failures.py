@@ -108,7 +108,7 @@ def test_a_request_that_cannot_be_read_shares_nothing_and_is_served(harness, cap
         rid = harness.send(prompt)
     finally:
         scheduler._add_request_to_queue = add
-    assert f"request {rid} cannot be read" in caplog.text
+    assert f"request {rid} shares nothing" in caplog.text
     harness.run()
     assert rid in harness.log.finished
     assert harness.scheduler.feather.failures == 0

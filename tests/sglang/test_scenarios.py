@@ -92,8 +92,8 @@ def test_a_head_that_does_not_fit(start_alone):
     assert harness.state()["feather"]["running"] == 0
 
 
-def test_a_stop_lasts_one_pass(start_alone):
-    """sglang#35537: four cold prompts on four rows, chunked, with a gate that stops: all run, none is latched out."""
+def test_four_cold_prompts_on_four_rows(start_alone):
+    """sglang#35537: chunked, with a gate that could stop; all four run together."""
     harness = start_alone(max_total_tokens=ROOMY, max_running_requests=4)
     tokens = Tokens()
     harness.reconfigure("feather", gate="static", chunked_prefill_size=512)
@@ -101,6 +101,25 @@ def test_a_stop_lasts_one_pass(start_alone):
     log = harness.run()
     assert set(ids) == set(log.finished)
     assert max(len(b.rids) for b in log.batches if b.mode == "DECODE") == 4
+
+
+def test_a_stop_lasts_one_pass(start_alone):
+    """While a family runs, strangers would cost it its tip; nothing stays latched when it has ended."""
+    harness = start_alone(max_total_tokens=ROOMY, max_running_requests=4)
+    tokens = Tokens()
+    harness.reconfigure("feather", gate="static")
+    prefix = tokens.take(1_500)
+    family = [harness.send(prefix + tokens.take(20), 60) for _ in range(2)]
+    for _ in range(12):
+        harness.step()
+    harness.scheduler.feather.core.gate.floor = 1  # every admission raised it
+    strangers = [harness.send(tokens.take(1_500), 8) for _ in range(2)]
+    log = harness.run()
+    assert harness.state()["feather"]["stops"] > 20
+    assert set(log.finished) == {*family, *strangers}
+    ended = max(log.finished[rid] for rid in family)
+    started = min(b.step for b in log.batches if strangers[0] in b.rids)
+    assert ended - 3 <= started <= ended + 2
 
 
 def test_a_request_larger_than_the_pool(start_alone):

@@ -1,8 +1,8 @@
 """Episodes of chaos: one Scheduler of drawn settings each, driven by drawn arrivals and disturbances.
 
-After every pass the adapter's book, the core, the index and the engine must agree (``tests.harness.mirror``). At the end
-of an episode every request has ended exactly once, and index and KV pool are back at their baseline. Everything is drawn
-from one seed, so an episode is replayed by its number.
+After every pass the adapter's book, the core, the index and the engine must agree (``tests.harness.mirror``). At the
+end of an episode nobody is left waiting or running, the core never failed, and index and KV pool are back at their
+baseline. Everything is drawn from one seed, so an episode is replayed by its number.
 """
 
 from __future__ import annotations

@@ -108,10 +108,12 @@ class Limits:
     rows: int
     """Requests that may still be admitted."""
     prefill_tokens: int
-    """Tokens this pass may prefill; the last request named may exceed it and be chunked."""
+    """Tokens this pass may prefill."""
     step_tokens: int = 0
     host_tokens: int = 0
     link_tokens: int = 0
+    chunked: bool = True
+    """Whether the last request named may exceed ``prefill_tokens``, and be chunked."""
     idle: bool = False
     """No row decodes in this pass, no chunked request, no result in flight."""
     may_stop: bool = True

@@ -90,11 +90,11 @@ class SchedulerCore:
         index = self._index
         index.begin()
         alive = set(alive)
-        for id in self._running - alive:
+        index.undo(0)
+        for id in sorted(self._running - alive):
             self.leave(id, None)
-        for id in alive - self._running:
+        for id in sorted(alive - self._running):
             if id in self._lengths:
-                index.settle([], [])
                 index.activate(id)
                 self._running.add(id)
         self._scheduled += len(alive)
@@ -115,6 +115,7 @@ class SchedulerCore:
             rows=max(limits.rows, 0),
             prefill_tokens=max(limits.prefill_tokens, 0),
             idle=limits.idle,
+            chunked=limits.chunked,
         )
         order = [Candidate(*fields) for fields in named]
         stop = end if end in _ENDS_WORTH_LOGGING else None

@@ -26,12 +26,12 @@ from feather_sglang.sglang.book import Book
 from feather_sglang.sglang.limits import limits_of
 from feather_sglang.sglang.mirror import Mirror
 from feather_sglang.sglang.queue import WaitingQueue
-from feather_sglang.sglang.rows import Place, Tracked
+from feather_sglang.sglang.rows import Place, Tracked, uncomputed_of
 
 logger = logging.getLogger(__name__)
 
-FAILURES_ALLOWED = 1
-"""Failures of the core after which it is rebuilt; the next one ends the policy."""
+FORGIVEN_PASSES = 10_000
+"""Passes after which a failure of the core is forgotten; two within as many end the policy."""
 
 
 class Adapter:
@@ -61,12 +61,17 @@ class Adapter:
         self.fallen: str | None = None
         """Why the policy gave up; None: it is at work."""
         self.failures = 0
+        """Failures of the core so far."""
+        self._passes = 0
+        self._failed_in: int | None = None
+        """The pass of the last failure."""
         self._scheduler = scheduler
         self._counts_held_rows = counts_held_rows
         self._begun = False
         self._adder: Any = None
         self._batch: Any = None
         self._offered: list[Tracked] = []
+        self._offered_all = False
         self._planned = False
 
     @property
@@ -122,12 +127,14 @@ class Adapter:
     def open(self) -> None:
         """A pass begins."""
         Adapter.current = self
+        self._passes += 1
+        self._begun = False
 
     def order(self, queue: Any, running_batch: Any) -> None:
         """SGLang orders its queue: read what changed, and have the loop see the plan."""
         self._begin(running_batch)
         if self.fallen is None and isinstance(queue, WaitingQueue):
-            self._batch, self._offered, self._planned = running_batch, [], False
+            self._batch, self._offered, self._offered_all, self._planned = running_batch, [], False, False
             queue.show(lambda: self.candidates(queue))
 
     def built(self, adder: Any) -> None:
@@ -137,8 +144,9 @@ class Adapter:
     def candidates(self, queue: WaitingQueue) -> Iterator[Any]:
         """What the loop is offered: stubs first, then the plan, in its order, and then nothing.
 
-        A pass that is spent, by a resumed chunk or by a request that found less in the cache than planned, ends here:
-        versions before 0.5.23 would still match the next one, and the core would take it for refused.
+        A pass that is spent, by a resumed chunk say, ends here: versions before 0.5.23 would still match the next one.
+        So does one in which a request found less in the cache than the core believed: what it computes now, its
+        siblings in the plan would compute again.
         """
         adder = self._adder
         stubs = [tracked.req for tracked in self.book.express.values()]
@@ -147,7 +155,8 @@ class Adapter:
             return
         plan = self._guarded(self._plan, adder) if self.core is not None else None
         if plan is None:
-            yield from (req for req in queue.in_order() if req not in stubs)
+            offered = {id(req) for req in stubs}
+            yield from (req for req in queue.in_order() if id(req) not in offered)
             return
         for candidate in plan.order:
             tracked = self.book.waiting.get(candidate.id)
@@ -156,7 +165,12 @@ class Adapter:
             if self._offered and _is_spent(adder):
                 return
             self._offered.append(tracked)
-            yield tracked.req
+            req = tracked.req
+            yield req
+            taken = adder.can_run_list
+            if taken and taken[-1] is req and uncomputed_of(req) > candidate.uncomputed + self.settings.chunk_size:
+                return
+        self._offered_all = True
 
     def close(self, batch: Any) -> None:
         """The pass is over.
@@ -169,9 +183,9 @@ class Adapter:
         queue = self._scheduler.waiting_queue
         if isinstance(queue, WaitingQueue):
             queue.show(None)
-        adder, self._adder, self._batch = self._adder, None, None
-        if adder is not None and self.fallen is None:
-            self._guarded(self._settle, adder)
+        if self._adder is not None and self.fallen is None:
+            self._guarded(self._settle, self._adder)
+        self._adder = self._batch = None
 
     def before_decode(self, running_batch: Any) -> None:
         """``update_running_batch``: a pass that never came to order its queue begins here."""
@@ -190,6 +204,10 @@ class Adapter:
         running = self.book.running
         if self.fallen is None and running and all(tracked.req.finished() for tracked in running.values()):
             self._guarded(self.mirror.reconcile, [], None)
+
+    def core_state(self) -> dict[str, Any]:
+        """The core's figures; none while it is lost."""
+        return (self._guarded(self.core.state) if self.core is not None else None) or {}
 
     def _begin(self, running_batch: Any) -> None:
         """Tell the core what changed in the batch; once in a pass, whichever hook comes first."""
@@ -222,8 +240,17 @@ class Adapter:
     def _settle(self, adder: Any) -> None:
         reused = self.mirror.admit(adder.can_run_list)
         if self._planned and self.core is not None:
-            refused = {t.id: "not admitted by the engine" for t in self._offered if t.place is Place.WAITING}
-            self.core.settle(reused, refused)
+            self.core.settle(reused, {t.id: "not admitted by the engine" for t in self._refused()})
+
+    def _refused(self) -> list[Tracked]:
+        """Requests that the loop looked at and did not take, others going first.
+
+        One at which it stopped was not refused itself, if only the budget of the pass ended there: it keeps its turn.
+        """
+        offered = self._offered
+        if offered and not self._offered_all and not self._batch.batch_is_full and self._adder.can_run_list:
+            offered = offered[:-1]
+        return [tracked for tracked in offered if tracked.place is Place.WAITING]
 
     # --- failures ------------------------------------------------------------------------------------------------
 
@@ -240,8 +267,9 @@ class Adapter:
     def _failed(self, error: BaseException) -> None:
         self.mirror.core = None
         self.failures += 1
+        before, self._failed_in = self._failed_in, self._passes
         reason = f"{type(error).__name__}: {error}"
-        if self.failures <= FAILURES_ALLOWED:
+        if before is None or self._passes - before > FORGIVEN_PASSES:
             logger.error("feather: the scheduler core failed (%s); it is built anew", reason, exc_info=error)
             return
         self.fallen = reason

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from feather_sglang.core.interface import Core, Request, Row
+from feather_sglang.core.interface import Core, Row
 from feather_sglang.core.settings import Settings
 from feather_sglang.sglang.book import Book
 from feather_sglang.sglang.rows import (
@@ -49,7 +49,7 @@ class Mirror:
         core = self.core
         tracked = self.book.enter(req, core.scheduled_tokens if core is not None else 0)
         if tracked is not None and core is not None:
-            core.enqueue(self._request(tracked))
+            self._enqueue(core, tracked)
 
     def release(self, tracked: Tracked, produced: int | None) -> None:
         """A request is gone. ``produced``: output tokens, if its KV went to the cache; None: it did not."""
@@ -98,15 +98,13 @@ class Mirror:
             self.book.admit(tracked)
         return reused
 
-    def _request(self, tracked: Tracked) -> Request:
+    def _enqueue(self, core: Core, tracked: Tracked) -> None:
+        """Hand a request to the core; one that cannot be read, or that it refuses, is served and shares nothing."""
         try:
-            return request_of(tracked, self._page, self._clip)
-        except Exception:
-            logger.exception(
-                "feather: request %s cannot be read as a request of a known SGLang; it shares nothing",
-                getattr(tracked.req, "rid", "?"),
-            )
-            return unshared_request_of(tracked, self._page)
+            core.enqueue(request_of(tracked, self._page, self._clip))
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            logger.exception("feather: request %s shares nothing", getattr(tracked.req, "rid", "?"))
+            core.enqueue(unshared_request_of(tracked, self._page))
 
     def _changes(self, chunked: Any) -> list[Row]:
         changed: list[Row] = []
@@ -140,7 +138,7 @@ class Mirror:
             for tracked in sorted(place.values(), key=lambda t: t.arrival):
                 tracked.arrival = (core.scheduled_tokens, tracked.arrival[1])
                 tracked.published, tracked.told = -1, len(tracked.req.output_ids)
-                core.enqueue(self._request(tracked))
+                self._enqueue(core, tracked)
         for tracked in book.running.values():
             row = row_of(tracked, tracked.id in book.computing)
             assert row is not None

@@ -38,8 +38,10 @@ class Tracked:
 
 
 def is_express(req: Any) -> bool:
-    """Whether it only waits to be answered with an error: a stub of one token that SGLang still queues."""
-    return req.to_finish is not None
+    """Whether it goes first, without the core: a stub that only waits to be answered with an error, or the next turn of
+    a streaming session, whose KV is pinned while it waits, so that no budget the core sees would ever have room for it.
+    """
+    return req.to_finish is not None or (req.session is not None and req.session.streaming)
 
 
 def namespace_of(req: Any) -> tuple[str | None, ...]:
@@ -70,9 +72,9 @@ def request_of(tracked: Tracked, page: int, clip: int) -> Request:
 
     :param clip: output tokens that SGLang reserves for one request at most (its ``CLIP_MAX_NEW_TOKENS``).
 
-    ``reserve`` is exactly what ``PrefillAdder`` deducts beyond the tokens it computes: the output still to come, one
-    page, and the rounding of the prompt up to a page. A prompt of whole pages has one more: at least one of its tokens
-    is computed again for its logits, and with it the page.
+    ``reserve`` is what ``PrefillAdder`` deducts beyond the tokens it computes: the output still to come, one page, and
+    the rounding of the prompt up to a page. A prompt of whole pages counts one more: at least one of its tokens is
+    computed again for its logits, and with it the page. That also covers the adder's strict comparison.
 
     :raises AttributeError: where the object lacks what a request of a known version has.
     """
@@ -127,6 +129,11 @@ def is_computing(tracked: Tracked, chunked: Any) -> bool:
 def prefix_of(req: Any) -> int:
     """Tokens that the match of a request found when it was admitted."""
     return int(req.prefix_len) if hasattr(req, "prefix_len") else len(req.prefix_indices)  # before 0.5.22
+
+
+def uncomputed_of(req: Any) -> int:
+    """Tokens that a request must compute after its match."""
+    return len(req.origin_input_ids) + len(req.output_ids) - prefix_of(req)
 
 
 def produced_by(tracked: Tracked) -> int | None:

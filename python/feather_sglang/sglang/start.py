@@ -108,7 +108,7 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
         return {"policy": "fcfs", "version": __version__, "reason": adapter.fallen, "failures": adapter.failures}
     adapter.reap()
     settings = adapter.settings
-    core = adapter.core.state() if adapter.core is not None else {}
+    core = adapter.core_state()
     return {
         **core,
         "policy": POLICY,
