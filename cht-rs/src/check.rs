@@ -83,9 +83,8 @@ impl Index {
         let free: BTreeSet<NodeId> = tree.free_nodes().iter().copied().collect();
         ensure!(free.len() == tree.free_nodes().len(), "a node is free twice");
         ensure!(tree.edges() + 1 == tree.len(), "{} edges for {} nodes", tree.edges(), tree.len());
-        let mut watched = BTreeSet::new();
         let (mut ranked, mut active, mut cached) = (0, 0, 0);
-        let (mut chunks, mut queues) = (0, 0);
+        let (mut chunks, mut queues, mut all_watched) = (0, 0, 0);
         for v in (0..tree.nodes.len() as NodeId).filter(|v| !free.contains(v)) {
             let node = tree.node(v);
             let expected = counts[v as usize];
@@ -99,9 +98,9 @@ impl Index {
                 active += if node.counts.rows > 0 { node.label.len() as u64 } else { 0 };
                 cached += if node.counts.cached > 0 { node.label.len() as u64 } else { 0 };
             }
-            if v != ROOT && node.counts.is_watched() {
-                watched.insert(v);
-            }
+            let watched = v != ROOT && node.counts.is_watched();
+            ensure!(watched == (tree.frontier.watched.get(node.watched_at as usize) == Some(&v)), "node {v}: watched");
+            all_watched += usize::from(watched);
             let rank = if tree.is_live(v) { tree.rank(v) } else { None };
             ranked += usize::from(rank.is_some());
             let order = tree.frontier.by_order.key(node.order_at);
@@ -114,7 +113,7 @@ impl Index {
         ensure!(frontier.by_order.len() == ranked, "{} nodes in order, not {ranked}", frontier.by_order.len());
         ensure!(frontier.by_order.is_sound(|v| tree.node(v).order_at), "the order is not sound");
         ensure!(frontier.by_age.is_sound(|v| tree.node(v).age_at), "the ages are not sound");
-        ensure!(watched == tree.frontier.watched, "watched nodes differ");
+        ensure!(frontier.watched.len() == all_watched, "{} watched, not {all_watched}", frontier.watched.len());
         ensure!((active, cached) == (tree.active_chunks, tree.cached_chunks), "active or cached chunks differ");
         ensure!(tree.allocated() == (chunks, queues), "{chunks} chunks, {queues} bytes of queues are counted wrong");
         Ok(())

@@ -9,7 +9,6 @@
 use crate::heap::{Heap, NOWHERE};
 use crate::node::{Arrival, Counts, Entry, Lead, NodeId, OrderKey, REQUEST, ROOT, Rank, Slot};
 use crate::tree::{FastMap, Tree};
-use std::collections::BTreeSet;
 
 /// How waiting requests are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +31,8 @@ pub(crate) struct Frontier {
     pub by_order: Heap<OrderKey>,
     /// The same nodes by the arrival of their first request; only under `Held`.
     pub by_age: Heap<Arrival>,
-    /// See [`Counts::is_watched`].
-    pub watched: BTreeSet<NodeId>,
+    /// See [`Counts::is_watched`]; in no particular order.
+    pub watched: Vec<NodeId>,
     /// What lies above some watched node changed, so that its rank may be wrong.
     pub watched_are_stale: bool,
     /// Room for the path that is being walked, and whether a node's rank has to be settled.
@@ -155,12 +154,22 @@ impl Tree {
         flipped
     }
 
-    /// Keeps `watched` right for `v`.
+    /// Keeps `watched` right for `v`. O(1).
     pub fn watch(&mut self, v: NodeId) {
-        if self.node(v).counts.is_watched() {
-            self.frontier.watched.insert(v);
-        } else {
-            self.frontier.watched.remove(&v);
+        let at = self.node(v).watched_at;
+        match (self.node(v).counts.is_watched(), at != NOWHERE) {
+            (true, false) => {
+                self.node_mut(v).watched_at = self.frontier.watched.len() as u32;
+                self.frontier.watched.push(v);
+            }
+            (false, true) => {
+                self.node_mut(v).watched_at = NOWHERE;
+                self.frontier.watched.swap_remove(at as usize);
+                if let Some(&moved) = self.frontier.watched.get(at as usize) {
+                    self.node_mut(moved).watched_at = at;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -169,9 +178,9 @@ impl Tree {
         if !std::mem::take(&mut self.frontier.watched_are_stale) {
             return;
         }
-        let watched: Vec<NodeId> = self.frontier.watched.iter().copied().collect();
         let mut known = FastMap::default();
-        for v in watched {
+        for i in 0..self.frontier.watched.len() {
+            let v = self.frontier.watched[i];
             let covered = self.covered_knowing(v, &mut known);
             self.put_rank(v, self.rank_below(v, covered));
         }

@@ -69,7 +69,7 @@ impl Index {
             barrier_min: u64::from(config.barrier_min),
             by_order: Heap::default(),
             by_age: Heap::default(),
-            watched: BTreeSet::new(),
+            watched: vec![],
             watched_are_stale: false,
             path: vec![],
         };
@@ -185,13 +185,18 @@ impl Index {
             State::Tentative | State::Running => {
                 self.tentative.retain(|&other| other != slot);
                 let Request { end, published, length, .. } = *self.request(slot);
+                let none = Counts::default();
                 // What the other rows hold for themselves leaves no room for a cache.
                 let chunk = u64::from(self.config.chunk);
                 let shared = self.row_published_chunks - u64::from(self.tree.node(published).depth);
                 let private = self.row_tokens - length - shared * chunk;
                 let capacity = self.config.capacity.saturating_sub(private) / chunk;
-                self.tree.remember(if whole { end } else { published }, capacity);
-                self.drop_row(slot, Counts::default());
+                let last = if whole { end } else { published };
+                let kept = self.tree.remember(last);
+                self.drop_row(slot, if whole { [kept, none] } else { [none, kept] });
+                if last != ROOT {
+                    self.tree.forget_beyond(capacity);
+                }
             }
         }
         let end = self.request(slot).end;

@@ -157,6 +157,8 @@ pub(crate) struct Node {
     pub order_at: u32,
     /// This node's place in [`crate::frontier::Frontier::by_age`].
     pub age_at: u32,
+    /// This node's place in [`crate::frontier::Frontier::watched`].
+    pub watched_at: u32,
 }
 
 impl Node {
@@ -177,6 +179,7 @@ impl Node {
             leads_at: NOWHERE,
             order_at: NOWHERE,
             age_at: NOWHERE,
+            watched_at: NOWHERE,
         }
     }
 

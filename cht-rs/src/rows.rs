@@ -30,10 +30,12 @@ impl Index {
     /// [`Error::Unknown`], [`Error::WrongState`] if it does not run.
     pub fn publish(&mut self, id: u64, tokens: u64, computing: bool) -> Result<(), Error> {
         let slot = self.running(id)?;
-        self.set_published(slot, tokens);
-        if !computing {
-            self.set_computing(slot, false);
+        let stops = !computing && self.request(slot).computing;
+        if stops {
+            self.request_mut(slot).computing = false;
+            self.stop_computing(slot);
         }
+        self.move_mark(slot, tokens, if stops { -1 } else { 0 });
         Ok(())
     }
 
@@ -85,7 +87,7 @@ impl Index {
         }
         self.row_tokens += length;
         self.row_published_chunks += u64::from(self.tree.node(published).depth);
-        self.count_row(slot, 1, waited);
+        self.count_row(slot, 1, [waited, Counts::default()], true);
     }
 
     /// Takes back [`Index::admit`].
@@ -94,20 +96,20 @@ impl Index {
         self.request_mut(slot).state = State::Waiting;
         self.set_age(slot, Some(self.request(slot).arrival));
         self.set_queued(slot, true);
-        self.drop_counts(slot, self.demand(slot));
+        self.drop_counts(slot, [self.demand(slot), Counts::default()], true);
     }
 
-    /// Takes a row out that is gone.
-    pub(crate) fn drop_row(&mut self, slot: Slot, waits: Counts) {
+    /// Takes a row out that is gone; `kept`: what is remembered at its end, and at the end of what it published.
+    pub(crate) fn drop_row(&mut self, slot: Slot, kept: [Counts; 2]) {
         self.leave_rows(slot);
-        self.drop_counts(slot, waits);
+        self.drop_counts(slot, kept, false);
     }
 
-    fn drop_counts(&mut self, slot: Slot, waits: Counts) {
+    fn drop_counts(&mut self, slot: Slot, more: [Counts; 2], waits: bool) {
         let Request { published, length, .. } = *self.request(slot);
         self.row_tokens -= length;
         self.row_published_chunks -= u64::from(self.tree.node(published).depth);
-        self.count_row(slot, -1, waits);
+        self.count_row(slot, -1, more, waits);
         let request = self.request_mut(slot);
         request.computing = false;
         request.published = ROOT;
@@ -124,13 +126,14 @@ impl Index {
         self.request_mut(slot).at = NOWHERE;
     }
 
-    /// Counts a row along its path, once or minus once, together with what changes at its end as a waiting request.
-    fn count_row(&mut self, slot: Slot, by: i32, waits: Counts) {
+    /// Counts a row along its path, once or minus once, with `more` at its end and at the end of what it published.
+    fn count_row(&mut self, slot: Slot, by: i32, more: [Counts; 2], queue_changed: bool) {
         let Request { end, published, computing, .. } = *self.request(slot);
         let leading = if computing { by } else { 0 };
-        let below = waits + Counts { leading, ..Counts::default() };
-        let rows = Counts { rows: by, ..Counts::default() };
-        self.tree.add_along(&[(end, below), (published, rows)], waits.waiting != 0);
+        let [below, above] = more;
+        let below = below + Counts { leading, ..Counts::default() };
+        let above = above + Counts { rows: by, ..Counts::default() };
+        self.tree.add_along(&[(end, below), (published, above)], queue_changed);
     }
 
     fn stop_computing(&mut self, slot: Slot) {
@@ -142,20 +145,30 @@ impl Index {
     }
 
     pub(crate) fn set_published(&mut self, slot: Slot, tokens: u64) {
+        self.move_mark(slot, tokens, 0);
+    }
+
+    /// Moves the end of what a row published, and adds to those that compute its path, in one walk.
+    fn move_mark(&mut self, slot: Slot, tokens: u64, leading: i32) {
         let Request { end, published, .. } = *self.request(slot);
+        let leads = (end, Counts { leading, ..Counts::default() });
         let chunks = tokens / u64::from(self.config.chunk);
-        let depth = u32::try_from(chunks).unwrap_or(u32::MAX).min(self.tree.node(end).depth);
-        if depth == self.tree.node(published).depth {
+        let (before, most) = (self.tree.node(published).depth, self.tree.node(end).depth);
+        let depth = u32::try_from(chunks).unwrap_or(u32::MAX).min(most);
+        if depth == before {
+            if leading != 0 {
+                self.tree.add_along(&[leads], false);
+            }
             return;
         }
         let v = self.tree.cut(end, depth);
         self.tree.pin(v);
         self.request_mut(slot).published = v;
-        let before = u64::from(self.tree.node(published).depth);
-        self.row_published_chunks = self.row_published_chunks - before + u64::from(depth);
+        self.row_published_chunks = self.row_published_chunks - u64::from(before) + u64::from(depth);
         let row = Counts { rows: 1, ..Counts::default() };
         let (more, less) = ((v, row), (published, -row));
-        self.tree.add_along(&if u64::from(depth) > before { [more, less] } else { [less, more] }, false);
+        let steps = if depth > before { [leads, more, less] } else { [leads, less, more] };
+        self.tree.add_along(if leading == 0 { &steps[1..] } else { &steps }, false);
         self.tree.unpin(published);
     }
 

@@ -247,21 +247,25 @@ impl Tree {
         }
     }
 
-    /// Remembers that the path to `v` is published, as the most recently used; forgets the oldest beyond `capacity`.
-    pub fn remember(&mut self, v: NodeId, capacity: u64) {
+    /// Remembers that the path to `v` is published, as the most recently used; returns what the caller has to add there.
+    pub fn remember(&mut self, v: NodeId) -> Counts {
         if v == ROOT {
-            return;
+            return Counts::default();
         }
         self.uses += 1;
         let uses = self.uses;
         let old = std::mem::replace(&mut self.node_mut(v).remembered, uses);
         self.recency.insert(uses, v);
-        if old == 0 {
-            self.pin(v);
-            self.add(v, Counts { cached: 1, ..Counts::default() });
-        } else {
+        if old != 0 {
             self.recency.remove(&old);
+            return Counts::default();
         }
+        self.pin(v);
+        Counts { cached: 1, ..Counts::default() }
+    }
+
+    /// Forgets the paths that were used longest ago, until at most `capacity` chunks are remembered.
+    pub fn forget_beyond(&mut self, capacity: u64) {
         while self.cached_chunks > capacity {
             let Some((_, &oldest)) = self.recency.first_key_value() else {
                 break;
@@ -323,7 +327,8 @@ impl Tree {
 
     fn release(&mut self, v: NodeId) {
         debug_assert_eq!((self.node(v).order_at, self.node(v).queue_at), (NOWHERE, NOWHERE));
-        self.frontier.watched.remove(&v);
+        self.node_mut(v).counts = Counts::default();
+        self.watch(v);
         self.label_chunks -= self.node(v).label.len();
         self.nodes[v as usize] = Node::new(Box::default(), NIL, 0);
         self.free.push(v);
