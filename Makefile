@@ -18,7 +18,7 @@ RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find cht-rs -name '*.rs' -o -n
 OPS ?= 100000000
 SEED ?= 1
 
-.PHONY: help setup test check soak-index lock clean demo bench
+.PHONY: help setup test check soak soak-index lock clean demo bench
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
