@@ -36,6 +36,8 @@ mod rows;
 mod tree;
 
 #[cfg(feature = "python")]
+mod buffer;
+#[cfg(feature = "python")]
 mod py;
 
 pub use config::{Config, Error};

@@ -1,5 +1,6 @@
 //! The extension module `feather_sglang._cht`: a thin binding, nothing is decided here.
 
+use crate::buffer::contents;
 use crate::{Arrival, Arriving, Budget, Config, Error, Index, Order};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyTypeError, PyValueError};
@@ -15,23 +16,40 @@ impl From<Error> for PyErr {
     }
 }
 
-/// Integers from `array('q')`, NumPy int64, or any sequence of int; `name` is the argument to blame.
-fn integers(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
-    if let Ok(buffer) = PyBuffer::<i64>::get(object) {
-        if buffer.dimensions() != 1 || !buffer.is_c_contiguous() {
-            return Err(PyValueError::new_err(format!(
-                "{name}: expected a one-dimensional contiguous buffer of 64-bit integers, got {} dimensions{}",
-                buffer.dimensions(),
-                if buffer.is_c_contiguous() { "" } else { ", not contiguous" }
-            )));
+/// Integers of an argument, in a buffer of its owner or in a copy.
+enum Integers {
+    /// Released when this is dropped, before the call returns: its owner may want to grow it.
+    Buffer(PyBuffer<i64>),
+    Copy(Vec<i64>),
+}
+
+impl Integers {
+    /// From `array('q')`, NumPy int64, or any sequence of int; `name` is the argument to blame.
+    fn of(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(buffer) = PyBuffer::<i64>::get(object) {
+            if buffer.dimensions() != 1 || !buffer.is_c_contiguous() {
+                return Err(PyValueError::new_err(format!(
+                    "{name}: expected a one-dimensional contiguous buffer of 64-bit integers, got {} dimensions{}",
+                    buffer.dimensions(),
+                    if buffer.is_c_contiguous() { "" } else { ", not contiguous" }
+                )));
+            }
+            return Ok(Integers::Buffer(buffer));
         }
-        // The buffer is released before the call returns: its owner may want to grow it.
-        return buffer.to_vec(object.py());
+        object.extract().map(Integers::Copy).map_err(|_| {
+            let kind = object.get_type().to_string();
+            PyTypeError::new_err(format!(
+                "{name}: expected 64-bit integers (array('q'), NumPy int64, a list), got {kind}"
+            ))
+        })
     }
-    object.extract().map_err(|_| {
-        let kind = object.get_type().to_string();
-        PyTypeError::new_err(format!("{name}: expected 64-bit integers (array('q'), NumPy int64, a list), got {kind}"))
-    })
+
+    fn as_slice<'a>(&'a self, py: Python<'a>) -> &'a [i64] {
+        match self {
+            Integers::Buffer(buffer) => contents(py, buffer).expect("it was found contiguous"),
+            Integers::Copy(numbers) => numbers,
+        }
+    }
 }
 
 /// Levels are 64 bits without a sign in Rust; Python may hand them over with one.
@@ -39,7 +57,7 @@ fn levels(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     if let Ok(unsigned) = object.extract::<Vec<u64>>() {
         return Ok(unsigned);
     }
-    Ok(integers(name, object)?.into_iter().map(|level| level as u64).collect())
+    Ok(Integers::of(name, object)?.as_slice(object.py()).iter().map(|&level| level as u64).collect())
 }
 
 /// `(id, uncomputed, add_total, add_distinct, chunks_before, chunks_after, peers)`
@@ -89,6 +107,7 @@ impl PyIndex {
     #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
     fn insert(
         &mut self,
+        py: Python<'_>,
         id: u64,
         segments: Vec<Bound<'_, PyAny>>,
         length: u64,
@@ -98,12 +117,12 @@ impl PyIndex {
         shareable: Option<u64>,
         leads: bool,
     ) -> PyResult<()> {
-        let tokens = segments.iter().map(|s| integers("tokens", s)).collect::<PyResult<Vec<_>>>()?;
-        let given: u64 = tokens.iter().map(|s| s.len() as u64).sum();
+        let tokens = segments.iter().map(|s| Integers::of("tokens", s)).collect::<PyResult<Vec<_>>>()?;
+        let segments: Vec<&[i64]> = tokens.iter().map(|tokens| tokens.as_slice(py)).collect();
+        let given: u64 = segments.iter().map(|s| s.len() as u64).sum();
         if given != length {
             return Err(PyValueError::new_err(format!("length {length}: the tokens given are {given}")));
         }
-        let segments: Vec<&[i64]> = tokens.iter().map(Vec::as_slice).collect();
         let space: Vec<Option<&[u8]>> = namespace.iter().map(|part| part.as_ref().map(String::as_bytes)).collect();
         let (path, stream) = self.index.path(&space, &segments, shareable.unwrap_or(length));
         let stream = shareable.is_none_or(|shareable| shareable >= length).then_some(stream);
@@ -153,7 +172,7 @@ impl PyIndex {
     }
 
     fn grow(&mut self, id: u64, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
-        Ok(self.index.grow(id, &integers("tokens", tokens)?)?)
+        Ok(self.index.grow(id, Integers::of("tokens", tokens)?.as_slice(tokens.py()))?)
     }
 
     fn leave(&mut self, id: u64, whole: bool) -> bool {
@@ -242,6 +261,8 @@ fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     dict.set_item("version", env!("CARGO_PKG_VERSION"))?;
     dict.set_item("profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
     dict.set_item("target", std::env::consts::ARCH)?;
+    // One path for every processor: prefetching and wider instructions brought nothing where they were tried.
+    dict.set_item("hash", "portable")?;
     Ok(dict)
 }
 

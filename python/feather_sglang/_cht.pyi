@@ -94,4 +94,4 @@ class Index:
         """Raises RuntimeError with the first invariant that does not hold."""
 
 def build_info() -> dict[str, str]:
-    """``version``, ``profile`` ('release' or 'debug') and ``target`` of the extension."""
+    """``version``, ``profile`` ("release" or "debug"), ``target`` and ``hash`` (the path that hashing takes)."""
