@@ -60,6 +60,7 @@ def harness(start):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), Panic("boom")], ids=["exception", "panic"])
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_first_failure_rebuilds_the_core(harness, caplog, method, error):
     adapter = harness.scheduler.feather
@@ -73,6 +74,7 @@ def test_the_first_failure_rebuilds_the_core(harness, caplog, method, error):
     assert (state["waiting"], state["running"], state["policy"]) == (0, 0, "feather")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_second_ends_the_policy(harness, caplog, method):
     adapter = harness.scheduler.feather

@@ -72,6 +72,7 @@ def ids(settings):
     return ",".join(f"{k}={v}" for k, v in settings.items()) or "overlap"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS, ids=ids)
 class TestMirror:
     def test_arrivals_and_aborts_in_every_state(self, start, settings):

@@ -67,6 +67,7 @@ def test_no_cliff_where_the_queue_grows():
     assert max(works) == min(works), works
 
 
+@pytest.mark.slow
 def test_a_head_that_does_not_fit(start_alone):
     """sglang#38478, #38495: those behind it go first, nothing is over-committed, and it has its turn."""
     harness = start_alone(max_total_tokens=14_000)
@@ -92,6 +93,7 @@ def test_a_head_that_does_not_fit(start_alone):
     assert harness.state()["feather"]["running"] == 0
 
 
+@pytest.mark.slow
 def test_four_cold_prompts_on_four_rows(start_alone):
     """sglang#35537: chunked, with a gate that could stop; all four run together."""
     harness = start_alone(max_total_tokens=ROOMY, max_running_requests=4)
@@ -103,6 +105,7 @@ def test_four_cold_prompts_on_four_rows(start_alone):
     assert max(len(b.rids) for b in log.batches if b.mode == "DECODE") == 4
 
 
+@pytest.mark.slow
 def test_a_stop_lasts_one_pass(start_alone):
     """While a family runs, strangers would cost it its tip; nothing stays latched when it has ended."""
     harness = start_alone(max_total_tokens=ROOMY, max_running_requests=4)
@@ -122,6 +125,7 @@ def test_a_stop_lasts_one_pass(start_alone):
     assert ended - 3 <= started <= ended + 2
 
 
+@pytest.mark.slow
 def test_a_request_larger_than_the_pool(start_alone):
     """sglang#14948: it gets its error, the others go on."""
     harness = start_alone(max_total_tokens=4_000)
@@ -137,6 +141,7 @@ def test_a_request_larger_than_the_pool(start_alone):
     assert "exceeds the maximum allowed length" in request.finished_reason.to_json()["message"]
 
 
+@pytest.mark.slow
 def test_an_id_that_is_aborted_and_sent_again(start):
     """sglang#24070: accepted; index, heap and maps return to their baseline."""
     harness = start(max_total_tokens=ROOMY)
@@ -179,6 +184,7 @@ def test_namespaces_are_families(start, name):
     assert set(log.finished) == set(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["api", "queue limit", "timeout"])
 def test_aborts_have_one_way_out(start_alone, monkeypatch, how):
     """sglang#20182, #16067: by API, by queue limit and by timeout, in every state; nothing is left of it."""

@@ -49,6 +49,7 @@ def test_the_barrier_holds_under_a_backlog(start):
     assert harness.run().cached_tokens == 57_344
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["held", "missing"])
 def test_without_chunked_prefill_the_order_is_kept(start_alone, order):
     """A prompt longer than what is left of the budget ends the pass, and keeps its turn."""
@@ -66,6 +67,7 @@ def test_without_chunked_prefill_the_order_is_kept(start_alone, order):
     assert harness.state()["feather"]["refused"] == 0
 
 
+@pytest.mark.slow
 def test_figures_of_a_core_that_fails_are_no_end(start_alone, monkeypatch):
     """``/server_info`` is asked in the event loop: what goes wrong there ends there."""
     harness = start_alone(max_total_tokens=ROOMY)

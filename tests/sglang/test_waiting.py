@@ -44,6 +44,7 @@ def test_siblings_wait_for_their_prefix_not_for_the_whole_leader(start, order):
     assert log.cached_tokens == 7 * 256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["held", "missing"])
 def test_siblings_that_arrive_beside_a_leader(start, order):
     harness = start(max_total_tokens=ROOMY)
