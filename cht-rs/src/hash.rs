@@ -30,7 +30,8 @@ pub struct HashKey {
 pub struct Stream {
     level: Level,
     lanes: [u64; 4],
-    rest: [i64; BLOCK],
+    /// The first of a pair of tokens that is not complete.
+    odd: i64,
     /// Tokens of the current, incomplete chunk.
     filled: u32,
 }
@@ -76,7 +77,7 @@ impl HashKey {
                 }
             }
         }
-        Stream { level, lanes: self.lanes(), rest: [0; BLOCK], filled: 0 }
+        Stream { level, lanes: self.lanes(), odd: 0, filled: 0 }
     }
 
     /// The levels of the first `shareable` tokens of a request given in segments, and the state of the hash after them.
@@ -119,7 +120,7 @@ impl HashKey {
             for block in blocks.by_ref() {
                 self.mix_block(&mut lanes, block);
             }
-            self.close(stream, lanes, blocks.remainder(), levels);
+            self.close(stream, lanes, chunk / BLOCK * (BLOCK / 2), blocks.remainder(), levels);
         }
         self.fill(stream, chunk, chunks.remainder(), levels);
     }
@@ -133,25 +134,31 @@ impl HashKey {
     /// Adds tokens to an incomplete chunk; at most as many as complete it.
     fn fill(&self, stream: &mut Stream, chunk: usize, tokens: &[i64], levels: &mut Vec<Level>) {
         for &token in tokens {
-            let at = stream.filled as usize % BLOCK;
-            stream.rest[at] = token;
-            stream.filled += 1;
-            if at == BLOCK - 1 {
-                let block = stream.rest;
-                self.mix_block(&mut stream.lanes, &block);
+            let at = stream.filled as usize;
+            if at % 2 == 0 {
+                stream.odd = token;
+            } else {
+                self.mix_pair(&mut stream.lanes, at / 2, stream.odd, token as u64);
             }
+            stream.filled += 1;
             if stream.filled as usize == chunk {
-                let block = stream.rest;
-                self.close(stream, stream.lanes, &block[..chunk % BLOCK], levels);
+                let last = [stream.odd];
+                self.close(stream, stream.lanes, chunk / 2, &last[..chunk % 2], levels);
             }
         }
     }
 
-    fn close(&self, stream: &mut Stream, mut lanes: [u64; 4], rest: &[i64], levels: &mut Vec<Level>) {
-        let s = &self.secret;
+    /// Completes a chunk of whose tokens those after `pairs` pairs are still to be mixed.
+    fn close(&self, stream: &mut Stream, mut lanes: [u64; 4], mut pairs: usize, rest: &[i64], levels: &mut Vec<Level>) {
+        let mut whole = rest.chunks_exact(2);
+        for pair in whole.by_ref() {
+            self.mix_pair(&mut lanes, pairs, pair[0], pair[1] as u64);
+            pairs += 1;
+        }
         // Never the constants that the lanes began with: those would cancel, and a zero factor forgets the other.
-        for (i, &token) in rest.iter().enumerate() {
-            lanes[i % 4] = round(lanes[i % 4], token as u64 ^ s[i % 4], s[i % 4]);
+        let s = &self.secret;
+        if let &[last] = whole.remainder() {
+            self.mix_pair(&mut lanes, pairs, last, s[pairs % 4]);
         }
         let digest = fold(lanes[0] ^ s[0], lanes[1] ^ s[1]) ^ fold(lanes[2] ^ s[2], lanes[3] ^ s[3]).rotate_left(17);
         stream.level = self.step(stream.level, digest);
@@ -166,9 +173,15 @@ impl HashKey {
 
     #[inline]
     fn mix_block(&self, lanes: &mut [u64; 4], block: &[i64]) {
-        for (lane, state) in lanes.iter_mut().enumerate() {
-            *state = round(*state, block[2 * lane] as u64 ^ self.secret[lane], block[2 * lane + 1] as u64);
+        for pair in 0..BLOCK / 2 {
+            self.mix_pair(lanes, pair, block[2 * pair], block[2 * pair + 1] as u64);
         }
+    }
+
+    #[inline]
+    fn mix_pair(&self, lanes: &mut [u64; 4], pair: usize, first: i64, second: u64) {
+        let lane = pair % 4;
+        lanes[lane] = round(lanes[lane], first as u64 ^ self.secret[lane], second);
     }
 
     #[inline]

@@ -6,6 +6,9 @@ use std::collections::BinaryHeap;
 /// The place of an item that is in no heap.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
+/// An empty heap keeps room for so many entries: a request that is admitted and taken back allocates nothing.
+const SMALL: usize = 4;
+
 /// Keys must differ from each other: then no answer depends on the history of the heap.
 #[derive(Clone, Debug)]
 pub(crate) struct Heap<K> {
@@ -56,7 +59,7 @@ impl<K: Ord + Copy> Heap<K> {
                 self.entries.swap_remove(place);
                 if place < self.entries.len() {
                     self.settle(place, &mut moved);
-                } else if self.entries.is_empty() {
+                } else if self.entries.is_empty() && self.entries.capacity() > SMALL {
                     self.entries = Vec::new();
                 }
             }

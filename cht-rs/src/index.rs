@@ -263,7 +263,8 @@ impl Index {
         self.beyond(request, published)
     }
 
-    fn beyond(&self, request: &Request, v: NodeId) -> u64 {
+    /// Tokens of a request beyond the node `v` of its path; at least the last one.
+    pub(crate) fn beyond(&self, request: &Request, v: NodeId) -> u64 {
         let covered = u64::from(self.tree.node(v).depth) * u64::from(self.config.chunk);
         (request.length - covered).max(1)
     }

@@ -411,8 +411,9 @@ impl Index {
     fn name(&mut self, slot: Slot, left: &mut Left) -> Candidate {
         let request: &Request = self.request(slot);
         let (id, length, reserve) = (request.id, request.length, request.reserve);
-        let (uncomputed, unheld) = (self.uncomputed(request), self.unheld(request));
         let published = self.tree.deepest(request.end, Counts::published);
+        let active = self.tree.deepest(published, |counts| counts.rows > 0);
+        let (uncomputed, unheld) = (self.beyond(request, published), self.beyond(request, active));
         let rows = self.tree.node(ROOT).counts.rows;
         let before = left.tip.map_or(0, |v| self.tree.node(v).depth);
         let shared = if rows == 0 { published } else { self.tree.deepest(published, |counts| counts.rows == rows) };
