@@ -330,6 +330,7 @@ impl Tree {
         self.node_mut(v).counts = Counts::default();
         self.watch(v);
         self.label_chunks -= self.node(v).label.len();
+        self.queue_bytes -= self.node(v).queue.bytes() + self.node(v).leads.bytes(); // empty, but for their room
         self.nodes[v as usize] = Node::new(Box::default(), NIL, 0);
         self.free.push(v);
     }
