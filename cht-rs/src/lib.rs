@@ -33,6 +33,7 @@ mod plan;
 mod planner;
 mod request;
 mod rows;
+mod settle;
 mod tree;
 
 #[cfg(feature = "python")]
