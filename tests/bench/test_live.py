@@ -15,13 +15,21 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
+def heed_interrupts() -> None:
+    """As in a terminal: what a shell starts in the background ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupted(tmp_path: Path) -> None:
     result, picture = tmp_path / "result.json", tmp_path / "result.svg"
     command = [sys.executable, "-m", "feather_sglang.cli.main", "bench", "serve", "--arms", "feather,fcfs"]
     size = ["--families", "2", "--per-family", "2", "--output-tokens", "2"]
     with (tmp_path / "log").open("wb") as output:
         process = subprocess.Popen(
-            [*command, *size, "--json", str(result), "--svg", str(picture)], stdout=output, stderr=subprocess.STDOUT
+            [*command, *size, "--json", str(result), "--svg", str(picture)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=heed_interrupts,
         )
     started: list[psutil.Process] = []
     try:

@@ -33,12 +33,12 @@ def test_eight_families_of_eight(start, page, chunked, shared, capsys):
     harness = start(max_total_tokens=ROOMY, page_size=page)
     families = Tokens().families(8, 8, shared, OWN)
     best = 8 * 7 * shared
+    policies = ("fcfs", "lpm", "dfs-weight") if page == 1 else ("fcfs",)  # the others are only printed
     base, *others = (
-        run(harness, policy, interleaved(families), page, chunked_prefill_size=chunked)
-        for policy in ("fcfs", "lpm", "dfs-weight")
+        run(harness, policy, interleaved(families), page, chunked_prefill_size=chunked) for policy in policies
     )
     assert base[1] < best, "the case is not hard: first come, first served reuses everything"
-    lines = [f"{name} {o[0]} {o[1]}" for name, o in zip(("fcfs", "lpm", "dfs-weight"), [base, *others], strict=True)]
+    lines = [f"{name} {o[0]} {o[1]}" for name, o in zip(policies, [base, *others], strict=True)]
     for order in ("held", "missing"):
         for arrange in (interleaved, grouped):
             steps, cached, optimum = run(
