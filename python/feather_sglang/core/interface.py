@@ -164,26 +164,53 @@ class Decode(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One forward step, as the leader rank measured it (the same data on every rank)."""
+    """One forward step, as the leader rank timed it (the same data on every rank), told in the order of the steps."""
 
     seq: int
+    """Counts up by one for each step of this scheduler; a gap is a step whose time is not known."""
     kind: str
+    """``decode``, ``prefill``, or ``mixed`` (a chunk of a prompt together with decoding rows)."""
     seconds: float
+    """From the result of the step before (or from the launch, after a pause) to the result of this one."""
     tokens: int
+    """Output tokens that it produced."""
     requests: int
+    """Rows in it."""
     total_kv: int
+    """KV tokens that its rows attend to, shared ones counted for each row."""
     distinct_kv: int
+    """KV tokens that its rows attend to, shared ones counted once."""
     longest_kv: int
+    """KV tokens of its longest row."""
+    computed: int = 0
+    """Prompt tokens that it prefilled."""
     moved_tokens: int = 0
 
 
 class Gate(Protocol):
-    """Decides how many of the planned candidates to admit."""
+    """Decides how many of the planned candidates to admit. Seeded, and without a clock: equal on every rank."""
 
     name: str
 
-    def cut(self, view: View, candidates: Sequence[Candidate]) -> int: ...
-    def observe(self, step: Step) -> None: ...
+    def cut(self, view: View, candidates: Sequence[Candidate]) -> int:
+        """How many of ``candidates``, which would be admitted one after the other, to admit."""
+        ...
+
+    def observe(self, step: Step) -> None:
+        """What a step took."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Figures for operators, in plain values: what it learned and what it would do."""
+        ...
+
+    def dump(self) -> dict[str, Any]:
+        """What it learned, as JSON has it; empty if it does not learn."""
+        ...
+
+    def load(self, learned: Mapping[str, Any]) -> None:
+        """Go on from a ``dump``. Raises ValueError if it is not one of this gate."""
+        ...
 
 
 class Selector(Protocol):

@@ -1,25 +1,14 @@
-"""Gates: when to stop filling the batch. A gate sees the batch and the planned candidates and says how many to take."""
+"""The static heuristic of the paper's authors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from feather_sglang.core.interface import Candidate, Gate, Step, View
+from feather_sglang.core.gates.fixed import Fixed
+from feather_sglang.core.interface import Candidate, View
 
 
-class Never:
-    """Takes every candidate: the batch is filled as far as it goes."""
-
-    name = "never"
-
-    def cut(self, view: View, candidates: Sequence[Candidate]) -> int:
-        return len(candidates)
-
-    def observe(self, step: Step) -> None:
-        pass
-
-
-class Static:
+class Static(Fixed):
     """The static heuristic of the authors' vLLM pull request (vllm-project/vllm #42134).
 
     Admit while the tip loses at most 5 chunks, or 7 if at least 10 waiting requests share what is left of it; each such
@@ -43,14 +32,3 @@ class Static:
             elif batch + taken > 0 and batch + taken >= self.floor:
                 return taken
         return len(candidates)
-
-    def observe(self, step: Step) -> None:
-        pass
-
-
-_GATES: dict[str, type[Never] | type[Static]] = {"never": Never, "static": Static}
-
-
-def make_gate(name: str) -> Gate:
-    """The gate called ``name`` (one of ``settings.GATES``)."""
-    return _GATES[name]()
