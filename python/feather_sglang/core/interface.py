@@ -76,15 +76,6 @@ class Row(NamedTuple):
     """Pipeline micro-batch."""
 
 
-class Segment(NamedTuple):
-    """Rows ``first .. first + rows`` of the decode order hold the KV tokens ``start .. end`` in common."""
-
-    first: int
-    rows: int
-    start: int
-    end: int
-
-
 class View(NamedTuple):
     """What gates and selectors see of the running batch."""
 
@@ -158,9 +149,11 @@ class Decode(NamedTuple):
     """Which rows decode, in what order, and what they share."""
 
     rows: list[int]
+    """Depth-first by path: siblings are neighbours."""
     park: list[int]
     resume: list[int]
-    sharing: tuple[Segment, ...]
+    shared: list[int]
+    """``shared[i]``: published tokens that row i has in common with row i - 1; ``core.sharing`` makes a plan of it."""
 
 
 class Step(NamedTuple):

@@ -144,9 +144,9 @@ class SchedulerCore:
         self._refused += len(refused)
 
     def plan_decode(self, limits: Limits) -> Decode:
-        """All rows, sorted by family."""
-        rows, _ = self._index.rows_by_family()
-        return Decode(rows, [], [], ())
+        """All rows, sorted by family. O(rows log rows)."""
+        rows, shared = self._index.rows_by_family()
+        return Decode(rows, [], [], shared)
 
     def observe(self, steps: Iterable[Step]) -> None:
         """Feeds measured steps to the gate, in order."""
