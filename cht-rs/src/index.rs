@@ -214,6 +214,11 @@ impl Index {
         self.shrink_if_empty();
     }
 
+    /// Another bound from the next plan on: see [`Config::max_wait`].
+    pub fn set_max_wait(&mut self, tokens: u64) {
+        self.config.max_wait = tokens;
+    }
+
     /// A burst is over: its memory goes back, unless it is too little to be worth allocating again.
     fn shrink_if_empty(&mut self) {
         if self.ids.is_empty() && self.tree.len() == 1 && self.requests.len() >= WORTH_FREEING {

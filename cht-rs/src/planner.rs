@@ -24,6 +24,8 @@ pub trait Planner {
     fn leave(&mut self, id: u64, whole: bool) -> bool;
     /// See [`crate::Index::forget`].
     fn forget(&mut self);
+    /// See [`crate::Index::set_max_wait`].
+    fn set_max_wait(&mut self, tokens: u64);
     /// See [`crate::Index::plan`].
     fn plan(&mut self, budget: Budget) -> Plan;
     /// See [`crate::Index::undo`].
@@ -65,6 +67,10 @@ impl Planner for crate::Index {
 
     fn forget(&mut self) {
         self.forget();
+    }
+
+    fn set_max_wait(&mut self, tokens: u64) {
+        self.set_max_wait(tokens);
     }
 
     fn plan(&mut self, budget: Budget) -> Plan {

@@ -183,6 +183,10 @@ impl PyIndex {
         self.index.forget();
     }
 
+    fn set_max_wait(&mut self, tokens: u64) {
+        self.index.set_max_wait(tokens);
+    }
+
     #[pyo3(signature = (*, now, kv_tokens, rows, prefill_tokens, idle, chunked=true))]
     fn plan(
         &mut self,

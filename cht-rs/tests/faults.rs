@@ -21,6 +21,7 @@ enum Fault {
     KeepsTheWholePath,
     KeepsNothing,
     IgnoresForget,
+    IgnoresAnotherBound,
     SeesOneTokenMoreRoom,
     SeesOneRowMore,
     UndoesOneTooFew,
@@ -33,7 +34,7 @@ enum Fault {
 
 use Fault::*;
 
-const FAULTS: [Fault; 17] = [
+const FAULTS: [Fault; 18] = [
     AgesAnew,
     LeadsAlthoughTold,
     ForgetsTheReserve,
@@ -43,6 +44,7 @@ const FAULTS: [Fault; 17] = [
     KeepsTheWholePath,
     KeepsNothing,
     IgnoresForget,
+    IgnoresAnotherBound,
     SeesOneTokenMoreRoom,
     SeesOneRowMore,
     UndoesOneTooFew,
@@ -109,6 +111,12 @@ impl Planner for Faulty {
     fn forget(&mut self) {
         if !self.has(IgnoresForget) {
             self.index.forget();
+        }
+    }
+
+    fn set_max_wait(&mut self, tokens: u64) {
+        if !self.has(IgnoresAnotherBound) {
+            self.index.set_max_wait(tokens);
         }
     }
 

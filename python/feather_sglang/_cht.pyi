@@ -70,6 +70,9 @@ class Index:
     def forget(self) -> None:
         """The engine dropped its cache."""
 
+    def set_max_wait(self, tokens: int) -> None:
+        """Another ``max_wait_tokens``, from the next plan on."""
+
     def plan(
         self, *, now: int, kv_tokens: int, rows: int, prefill_tokens: int, idle: bool, chunked: bool = True
     ) -> tuple[list[tuple[int, int, int, int, int, int, int]], int, int, int, str]:

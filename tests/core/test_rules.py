@@ -239,6 +239,31 @@ def test_nobody_waits_past_the_bound():
     assert leader in engine.alive
 
 
+def test_another_bound_holds_from_the_next_pass_on():
+    engine = Engine(max_wait_tokens=PLENTY)
+    engine.send(("a", 512), ("x", 10))
+    engine.admit(engine.plan())
+    sibling = engine.send(("a", 512), ("y", 10))
+    engine.core._scheduled += 2000
+    assert engine.ids() == []
+    engine.core.bound_waits(1000)
+    assert engine.ids() == [sibling]
+
+
+def test_the_digest_tells_whether_two_made_the_same_decisions():
+    def digest(*parts, reused=0):
+        engine = Engine()
+        for part in parts:
+            engine.send(part)
+        engine.admit(engine.plan(), reused)
+        return engine.core.decisions
+
+    assert digest(("a", 100), ("b", 100)) == digest(("a", 100), ("b", 100))
+    assert digest(("a", 100), ("b", 100))[0] == 2
+    assert digest(("a", 100), ("b", 100)) != digest(("a", 100), ("b", 100), reused=64)
+    assert digest() == (0, 0)
+
+
 def test_an_idle_engine_is_given_somebody():
     engine = Engine(gate="static")
     huge = engine.send(("huge", 5000))

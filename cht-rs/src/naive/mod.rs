@@ -271,6 +271,10 @@ impl Planner for Naive {
         self.cached.clear();
     }
 
+    fn set_max_wait(&mut self, tokens: u64) {
+        self.config.max_wait = tokens;
+    }
+
     fn plan(&mut self, budget: Budget) -> Plan {
         self.undo(0);
         self.form(budget)

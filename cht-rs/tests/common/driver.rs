@@ -132,6 +132,12 @@ impl<S: Subject> Driver<S> {
                 self.model.forget();
                 Ok(())
             }
+            Op::Bound { tokens } => {
+                let tokens = u64::from(tokens % 700);
+                self.subject.set_max_wait(tokens);
+                self.model.set_max_wait(tokens);
+                Ok(())
+            }
             Op::Nonsense { who } => self.nonsense(who),
         }
     }

@@ -60,6 +60,10 @@ impl Planner for Hesitant {
         self.hesitate().forget();
     }
 
+    fn set_max_wait(&mut self, tokens: u64) {
+        self.hesitate().set_max_wait(tokens);
+    }
+
     fn plan(&mut self, budget: Budget) -> Plan {
         let plan = self.hesitate().plan(budget);
         self.open = true;

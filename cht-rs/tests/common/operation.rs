@@ -21,6 +21,8 @@ pub enum Op {
     Activate { who: u16 },
     /// The engine dropped its cache.
     Forget,
+    /// Another bound on waiting.
+    Bound { tokens: u16 },
     /// Every operation on an id that is not there, and insertion of one that is.
     Nonsense { who: u16 },
 }
@@ -55,6 +57,7 @@ impl From<u64> for Op {
             21 => Op::Retract { who, tokens: byte[3] },
             22 => Op::Activate { who },
             23 if byte[3] % 2 == 0 => Op::Forget,
+            23 => Op::Bound { tokens: who },
             _ => Op::Nonsense { who },
         }
     }

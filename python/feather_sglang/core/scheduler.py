@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from zlib import crc32
 
 from feather_sglang._cht import Index
 from feather_sglang.core.gates import make_gate
+from feather_sglang.core.gates.fixed import Fixed
 from feather_sglang.core.interface import Admissions, Candidate, Decode, Limits, Phase, Request, Row, Step, View
 from feather_sglang.core.settings import Settings
 
@@ -37,12 +39,26 @@ class SchedulerCore:
         """Tokens of every request alive when it entered the queue."""
         self._running: set[int] = set()
         self._scheduled = 0
+        self._digest = 0
         self._admitted = self._stops = self._barrier_waits = self._refused = 0
 
     @property
     def scheduled_tokens(self) -> int:
         """Prefill tokens of all admissions, and one for each running row and pass: the clock of ages and bounds."""
         return self._scheduled
+
+    @property
+    def decisions(self) -> tuple[int, int]:
+        """Admissions so far, and a digest of them: who, in what order, with how many tokens from the cache.
+
+        Equal on all ranks, or they do not run the same batches.
+        """
+        return self._admitted, self._digest
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether the gate learns from steps; measuring them for one that does not is a waste."""
+        return not isinstance(self.gate, Fixed)
 
     def enqueue(self, request: Request) -> None:
         """A request enters the waiting queue; a running one with the same id was retracted, and leaves its row.
@@ -140,7 +156,9 @@ class SchedulerCore:
             if id in self._lengths:
                 self._running.add(id)
                 self._scheduled += self._lengths[id] - tokens
-        self._admitted += len(reused)
+        if reused:
+            self._admitted += len(reused)
+            self._digest = crc32(str(reused).encode(), self._digest)
         self._refused += len(refused)
 
     def plan_decode(self, limits: Limits) -> Decode:
@@ -152,6 +170,10 @@ class SchedulerCore:
         """Feeds measured steps to the gate, in order."""
         for step in steps:
             self.gate.observe(step)
+
+    def bound_waits(self, tokens: int) -> None:
+        """Another ``Settings.max_wait_tokens``, from the next pass on."""
+        self._index.set_max_wait(tokens)
 
     def forget(self) -> None:
         """The engine dropped its cache."""
@@ -197,5 +219,6 @@ class SchedulerCore:
             "stops": self._stops,
             "barrier_waits": self._barrier_waits,
             "refused": self._refused,
+            "decisions_digest": self._digest,
             "scheduled_tokens": self._scheduled,
         }
