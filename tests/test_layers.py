@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "core": {"_cht", "core"},
     "simulate": {"core", "simulate"},
     "sglang": {"core", "sglang"},
-    "bench": {"_cht", "core", "simulate", "bench", "cli"},
+    "bench": {"_cht", "core", "sglang", "simulate", "bench", "cli"},
     "cli": {"_cht", "core", "sglang", "simulate", "bench", "cli"},
 }
 """Parts of the package that each part may import."""

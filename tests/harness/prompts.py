@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from tests.harness.model import VOCABULARY
+from feather_sglang.bench.tiny_llama import VOCABULARY
 
 _FIRST = 2  # 0 and 1 begin and end a text
 

@@ -1,47 +1,21 @@
-"""A real Scheduler, stepped by hand.
-
-``step`` is the body of SGLang's ``event_loop_normal``; ``step_overlap`` is that of ``event_loop_overlap``, which builds
-the next batch *before* it sees the result of the last: what is published, and when, differs.
-"""
+"""A real Scheduler, stepped by hand, and a log of what ran."""
 
 from __future__ import annotations
 
-import gc
 import os
-from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_PROCESS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "SGLANG_PLATFORM": "feather_cpu"}
-for _name, _value in _PROCESS.items():
-    os.environ.setdefault(_name, _value)
+from sglang.srt.managers import io_struct
+from sglang.srt.managers.schedule_policy import SchedulePolicy
 
-import msgspec  # noqa: E402
-import sglang.srt.managers.scheduler as scheduler_module  # noqa: E402  loaded before plugins, as in its own process
-import torch  # noqa: E402
-import zmq  # noqa: E402
-from sglang.srt.distributed.parallel_state import (  # noqa: E402
-    destroy_distributed_environment,
-    destroy_model_parallel,
-)
-from sglang.srt.managers import io_struct  # noqa: E402
-from sglang.srt.managers.schedule_policy import SchedulePolicy  # noqa: E402
-from sglang.srt.plugins import load_plugins  # noqa: E402
-from sglang.srt.runtime_context import SpawnRanks, publish, spawn_world_rank  # noqa: E402
-from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
-from sglang.srt.server_args import PortArgs, ServerArgs  # noqa: E402
-
-from feather_sglang.core.settings import Settings  # noqa: E402
-from feather_sglang.sglang.options import chunk_size_of, read_options  # noqa: E402
-from feather_sglang.sglang.start import attach  # noqa: E402
-from tests.harness.model import write_model  # noqa: E402
-
-torch.set_num_threads(1)
-load_plugins()
+from feather_sglang.bench import engine
+from feather_sglang.core.settings import Settings
+from feather_sglang.sglang.options import chunk_size_of, read_options
+from feather_sglang.sglang.start import attach
 
 
 @dataclass(frozen=True)
@@ -107,49 +81,19 @@ class Harness:
         variables = {f"FEATHER_{name.upper()}": str(value) for name, value in (options or {}).items()}
         with environment(**variables):
             try:
-                self.scheduler = self._start(model, overlap, args)
+                self.scheduler = engine.start(model, overlap=overlap, settings=args)
             except BaseException:
                 self.close()
                 raise
+        self.server_args = self.scheduler.server_args
         self.overlap = overlap
-        self.scheduler.enable_skip_finishing_decode = overlap  # as the event loops set it
-        self.scheduler.result_queue = deque()
-        self.scheduler._war_barrier_enabled = False
         self.log = Log()
         self._requests: dict[str, Any] = {}
         self._started: set[str] = set()
         self._count = 0
 
-    def _start(self, model: Path, overlap: bool, args: Mapping[str, Any]) -> Any:
-        defaults: dict[str, Any] = {
-            "model_path": str(write_model(model)),
-            "device": "cpu",
-            "attention_backend": "torch_native",
-            "disable_cuda_graph": True,
-            "load_format": "dummy",
-            "dtype": "float32",
-            "max_total_tokens": 60_000,
-            "schedule_policy": "feather",
-            "log_level": "warning",
-            "skip_tokenizer_init": True,
-            "disable_overlap_schedule": not overlap,
-            "chunked_prefill_size": 8192,
-        }
-        self.server_args = ServerArgs(**(defaults | dict(args)))
-        self.server_args.resolve_once()
-        self.server_args.check_server_args()
-        ranks = SpawnRanks(world_rank=spawn_world_rank(self.server_args, tp_rank=0, pp_rank=0), dp_rank=None, gpu_id=0)
-        publish(self.server_args, role="scheduler", ranks=ranks)
-        return scheduler_module.Scheduler(self.server_args, PortArgs.init_new(self.server_args))
-
-    @staticmethod
-    def close() -> None:
-        """Take down what SGLang allows once in a process, so that another Scheduler can be started."""
-        destroy_model_parallel()
-        destroy_distributed_environment()
-        # Nobody reads what a Scheduler sends here, and a context that is dropped with something unsent waits for ever.
-        for context in [thing for thing in gc.get_objects() if isinstance(thing, zmq.Context)]:
-            context.destroy(linger=0)
+    def close(self) -> None:
+        engine.take_down()
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -157,23 +101,7 @@ class Harness:
         """Hand one request to the Scheduler, as its event loop would; returns its id."""
         rid = rid or f"r{self._count}"
         self._count += 1
-        sampling = SamplingParams(max_new_tokens=new, temperature=0, ignore_eos=True)
-        sampling.normalize(None)
-        struct = io_struct.TokenizedGenerateReqInput
-        required = {f.name: None for f in msgspec.structs.fields(struct) if f.required}
-        given = {
-            "rid": rid,
-            "input_text": "",
-            "input_ids": array("q", prompt),
-            "mm_inputs": None,
-            "sampling_params": sampling,
-            "return_logprob": False,
-            "logprob_start_len": -1,
-            "top_logprobs_num": 0,
-            "token_ids_logprob": None,
-            "stream": False,
-        }
-        self.control(struct(**(required | given | fields)))
+        self.control(engine.tokenized(rid, prompt, new, **fields))
         queue = self.scheduler.waiting_queue
         if len(queue) and queue[-1].rid == rid:
             self._requests[rid] = queue[-1]
@@ -238,11 +166,12 @@ class Harness:
 
     def step(self) -> Batch | None:
         """One pass of the loop that the Scheduler would run; what ran, if anything."""
-        with torch.no_grad():
-            batch = self._step_overlap() if self.overlap else self._step_normal()
+        ran: list[Batch | None] = []
+        step = engine.step_overlap if self.overlap else engine.step_normal
+        step(self.scheduler, lambda batch: ran.append(self._record(batch)))
         self.log.passes += 1
         self._note_outputs()
-        return batch
+        return ran[0]
 
     def run(self, passes: int = 5_000) -> Log:
         """Step until nothing is left."""
@@ -255,37 +184,6 @@ class Harness:
 
     def is_idle(self) -> bool:
         return bool(self.scheduler.is_fully_idle())
-
-    def _step_normal(self) -> Batch | None:
-        s = self.scheduler
-        plan = s.get_next_batch_to_run(running_batch=s.running_batch, last_batch=s.last_batch)
-        s.running_batch, batch = plan.running_batch, plan.batch_to_run
-        record = self._record(batch)
-        if batch:
-            s.process_batch_result(batch, s.run_batch(batch))
-        s.last_batch = batch
-        return record
-
-    def _step_overlap(self) -> Batch | None:
-        s = self.scheduler
-        plan = s.get_next_batch_to_run(running_batch=s.running_batch, last_batch=s.last_batch)
-        s.running_batch, batch = plan.running_batch, plan.batch_to_run
-        record = self._record(batch)
-        at_once = s.is_disable_overlap_for_batch(batch, last_batch=s.last_batch)
-        if at_once:
-            s.process_batch_result(*s.result_queue.popleft())
-        result = None
-        if batch:
-            result = s.run_batch(batch)
-            s._apply_war_barrier()
-            s.result_queue.append((batch.copy(), result))
-        else:
-            s._sched_idled = True
-        if s.last_batch and not at_once:
-            s.process_batch_result(*s.result_queue.popleft())
-        s.launch_batch_sample_if_needed(result, batch)
-        s.last_batch = batch
-        return record
 
     def _record(self, batch: Any) -> Batch | None:
         if not batch:

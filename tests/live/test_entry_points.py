@@ -13,8 +13,8 @@ from typing import Any
 import openai
 import pytest
 
+from feather_sglang.bench.tiny_llama import write_model
 from feather_sglang.cli import model, server
-from tests.harness.model import write_model
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sglang.srt.server_args import ServerArgs, prepare_server_args
 
+from feather_sglang.bench.tiny_llama import write_model
 from feather_sglang.sglang.arguments import options_of
 from feather_sglang.sglang.options import FLAGS, OptionError, Options, chunk_size_of, read_options, settings_of
-from tests.harness.model import write_model
 
 FEATHER = ["--schedule-policy", "feather"]
 

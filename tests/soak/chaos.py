@@ -14,9 +14,9 @@ from typing import Any
 
 import sglang.srt.managers.scheduler as scheduler_module
 
+from feather_sglang.bench.tiny_llama import VOCABULARY
 from tests.harness import pool
 from tests.harness.mirror import check_mirror
-from tests.harness.model import VOCABULARY
 from tests.harness.scheduler import Harness
 
 PASSES = 20_000
