@@ -33,6 +33,12 @@ impl Index {
         Some((request.id, self.unheld(request)))
     }
 
+    /// Tokens that had been scheduled when the oldest waiting request arrived. O(1).
+    #[must_use]
+    pub fn oldest(&self) -> Option<u64> {
+        self.ages.first().map(|(arrival, _)| arrival.tokens)
+    }
+
     /// Ids of the running rows.
     pub fn running_ids(&self) -> impl Iterator<Item = u64> + '_ {
         self.rows.iter().map(|&slot| self.request(slot).id)

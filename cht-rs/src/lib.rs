@@ -22,6 +22,7 @@
 
 mod check;
 mod config;
+mod families;
 mod figures;
 mod frontier;
 pub mod hash;
@@ -42,6 +43,7 @@ mod buffer;
 mod py;
 
 pub use config::{Config, Error};
+pub use families::{Families, Family};
 pub use figures::Figures;
 pub use frontier::Order;
 pub use index::Index;

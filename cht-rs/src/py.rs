@@ -63,6 +63,9 @@ fn levels(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
 /// `(id, uncomputed, add_total, add_distinct, chunks_before, chunks_after, peers)`
 type CandidateTuple = (u64, u64, u64, u64, u32, u32, u64);
 
+/// `(waiting, running, tokens, oldest)`
+type FamilyTuple = (u64, u64, u64, Option<u64>);
+
 #[pyclass(name = "Index", module = "feather_sglang._cht")]
 struct PyIndex {
     index: Index,
@@ -227,6 +230,16 @@ impl PyIndex {
         self.index.rows_by_family()
     }
 
+    fn families(&self, most: usize) -> (Vec<FamilyTuple>, u64, u64, u64) {
+        let families = self.index.families(most);
+        let largest = families.largest.iter().map(|f| (f.waiting, f.running, f.tokens, f.oldest)).collect();
+        (largest, families.waiting, families.running, families.alone)
+    }
+
+    fn held_for(&self) -> Vec<(u64, u64)> {
+        self.index.held_for()
+    }
+
     fn __contains__(&self, id: u64) -> bool {
         self.index.contains(id)
     }
@@ -241,6 +254,7 @@ impl PyIndex {
         dict.set_item("total_kv", figures.total_kv)?;
         dict.set_item("distinct_kv", figures.distinct_kv)?;
         dict.set_item("cached_tokens", figures.cached_tokens)?;
+        dict.set_item("oldest", self.index.oldest())?;
         dict.set_item("nodes", self.index.nodes())?;
         dict.set_item("bytes", self.index.bytes())?;
         dict.set_item("queue_operations", work.queue_operations)?;

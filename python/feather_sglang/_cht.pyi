@@ -91,8 +91,16 @@ class Index:
     def rows_by_family(self) -> tuple[list[int], list[int]]:
         """Running rows, siblings adjacent, and the published tokens each has in common with the one before it."""
 
+    def families(self, most: int) -> tuple[list[tuple[int, int, int, int | None]], int, int, int]:
+        """``(largest, waiting, running, alone)``: the ``most`` largest families as ``(waiting requests, running rows,
+        tokens in common, id of the oldest waiting)``, how many families wait and run, and waiting requests without one.
+        """
+
+    def held_for(self) -> list[tuple[int, int]]:
+        """``(row, requests held back for it)``."""
+
     def __contains__(self, id: int, /) -> bool: ...
-    def stats(self) -> dict[str, int]: ...
+    def stats(self) -> dict[str, Any]: ...
     def check_integrity(self) -> None:
         """Raises RuntimeError with the first invariant that does not hold."""
 
