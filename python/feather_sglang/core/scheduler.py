@@ -179,6 +179,40 @@ class SchedulerCore:
         """The engine dropped its cache."""
         self._index.forget()
 
+    def change_gate(self, settings: Settings) -> None:
+        """Another gate from the next pass on; nothing else of ``settings`` may differ."""
+        self.settings = settings
+        self.gate = make_gate(settings.gate)
+
+    def succeed(self, other: SchedulerCore) -> None:
+        """Go on with the clock, the counts and, if it has the same name, the gate of another core.
+
+        After what waits and runs was handed over.
+        """
+        self._scheduled = other._scheduled
+        self._admitted, self._stops = other._admitted, other._stops
+        self._barrier_waits, self._refused = other._barrier_waits, other._refused
+        if other.gate.name == self.settings.gate:
+            self.gate = other.gate
+
+    def families(self, most: int = 12) -> dict[str, Any]:
+        """The ``most`` largest families of requests, and how many there are, in plain values.
+
+        ``oldest`` is the id of a family's oldest waiting request. O(requests) at worst: not for every pass.
+        """
+        largest, waiting, running, alone = self._index.families(most)
+        names = ("waiting", "running", "tokens", "oldest")
+        return {
+            "families": [dict(zip(names, family, strict=True)) for family in largest],
+            "families_waiting": waiting,
+            "families_running": running,
+            "waiting_alone": alone,
+        }
+
+    def held_for(self) -> dict[int, int]:
+        """For each running row that others are held back for: how many they are."""
+        return dict(self._index.held_for())
+
     def check_integrity(self) -> None:
         """Raises RuntimeError with the first invariant that does not hold. O(everything)."""
         self._index.check_integrity()
@@ -206,15 +240,18 @@ class SchedulerCore:
     def state(self) -> dict[str, Any]:
         """Figures for operators, in plain values.
 
-        ``barrier_waits`` counts each request once for each pass that held it back, ``stops`` the passes that the gate
-        cut short, ``refused`` the planned requests that the engine did not take.
+        ``oldest_tokens`` were scheduled since the oldest waiting request arrived; ``barrier_waits`` counts each request
+        once for each pass that held it back, ``stops`` the passes that the gate cut short, ``refused`` the planned
+        requests that the engine did not take.
         """
         stats = self._index.stats()
         of_index = (
             *("waiting", "held", "running", "tip_chunks"),
             *("total_kv", "distinct_kv", "cached_tokens", "nodes", "bytes"),
         )
+        oldest = stats["oldest"]
         return {name: stats[name] for name in of_index} | {
+            "oldest_tokens": 0 if oldest is None else self._scheduled - oldest,
             "admitted": self._admitted,
             "stops": self._stops,
             "barrier_waits": self._barrier_waits,

@@ -17,6 +17,7 @@ for good. A panic of the extension is a BaseException, so that is what is caught
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from feather_sglang.sglang.limits import limits_of
 from feather_sglang.sglang.mirror import Mirror
 from feather_sglang.sglang.queue import WaitingQueue
 from feather_sglang.sglang.rows import Place, Tracked, uncomputed_of
+from feather_sglang.sglang.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class Adapter:
     ) -> None:
         self.settings = settings
         self.mirror = Mirror(settings, new_core, scheduler.page_size, clip)
+        self.watch = Watch(settings.chunk_size)
         self.fallen: str | None = None
         """Why the policy gave up; None: it is at work."""
         self.failures = 0
@@ -186,6 +189,7 @@ class Adapter:
         if self._adder is not None and self.fallen is None:
             self._guarded(self._settle, self._adder)
         self._adder = self._batch = None
+        self.watch.closed(self.core)
 
     def before_decode(self, running_batch: Any) -> None:
         """``update_running_batch``: a pass that never came to order its queue begins here."""
@@ -205,9 +209,26 @@ class Adapter:
         if self.fallen is None and running and all(tracked.req.finished() for tracked in running.values()):
             self._guarded(self.mirror.reconcile, [], None)
 
+    def reconfigure(self, settings: Settings) -> None:
+        """Go on with other settings, between two passes."""
+        self.settings = settings
+        self._guarded(self._reconfigure, settings)
+
+    def _reconfigure(self, settings: Settings) -> None:
+        keeper, before = self.watch.keeper, self.core
+        if keeper is not None and before is not None:
+            keeper.leave(before.gate)
+        self.mirror.reconfigure(settings)
+        if keeper is not None and self.core is not None and before is not None and self.core.gate is not before.gate:
+            keeper.resume(self.core.gate)
+
+    def ask(self, question: Callable[[Core], Any]) -> Any:
+        """What the core answers; None while it is lost."""
+        return self._guarded(question, self.core) if self.core is not None else None
+
     def core_state(self) -> dict[str, Any]:
         """The core's figures; none while it is lost."""
-        return (self._guarded(self.core.state) if self.core is not None else None) or {}
+        return self.ask(lambda core: core.state()) or {}
 
     def _begin(self, running_batch: Any) -> None:
         """Tell the core what changed in the batch; once in a pass, whichever hook comes first."""
@@ -233,14 +254,18 @@ class Adapter:
         assert self.core is not None
         running = self._running(self._batch)
         limits = limits_of(self._scheduler, running, self._batch, adder, counts_held_rows=self._counts_held_rows)
+        self.watch.plans(self.core)
         plan = self.core.plan_admissions(limits)
         self._planned = True
+        self.watch.planned(limits, plan, self)
         return plan
 
     def _settle(self, adder: Any) -> None:
         reused = self.mirror.admit(adder.can_run_list)
+        refused = self._refused()
         if self._planned and self.core is not None:
-            self.core.settle(reused, {t.id: "not admitted by the engine" for t in self._refused()})
+            self.core.settle(reused, {t.id: "not admitted by the engine" for t in refused})
+        self.watch.settled([(self.book.running[id], tokens) for id, tokens in reused.items()], refused)
 
     def _refused(self) -> list[Tracked]:
         """Requests that the loop looked at and did not take, others going first.
@@ -256,6 +281,7 @@ class Adapter:
 
     def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
         """Make a call that comes to the core; what goes wrong in it ends here. None: it failed (or said nothing)."""
+        began = time.perf_counter()
         try:
             return call(*args)
         except (KeyboardInterrupt, SystemExit):
@@ -263,6 +289,8 @@ class Adapter:
         except BaseException as error:
             self._failed(error)
             return None
+        finally:
+            self.watch.spent(time.perf_counter() - began)
 
     def _failed(self, error: BaseException) -> None:
         self.mirror.core = None
@@ -271,8 +299,10 @@ class Adapter:
         reason = f"{type(error).__name__}: {error}"
         if before is None or self._passes - before > FORGIVEN_PASSES:
             logger.error("feather: the scheduler core failed (%s); it is built anew", reason, exc_info=error)
+            self.watch.fell_back("core_rebuilt")
             return
         self.fallen = reason
+        self.watch.fell_back("gave_up")
         self.book.clear()
         logger.error(
             "feather: the scheduler core failed again (%s); this server goes on first come, first served until it is "

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from feather_sglang.sglang import observe
 from feather_sglang.sglang.compat import check_version
 from feather_sglang.sglang.options import (
     DISABLE,
@@ -58,6 +59,7 @@ def keep_flags(server_args: Any, cls: type, args: argparse.Namespace) -> None:
     if server_args.schedule_policy == POLICY:
         try:
             _check(server_args, page_size=server_args.page_size)
+            observe.check(options_of(server_args))
         except OptionError as error:
             _exit(error)
 
@@ -67,13 +69,14 @@ def check(result: Any, server_args: Any) -> None:
 
     :raises OptionError: in a program that made an ``Engine``; a command line ends with one line.
     """
-    resolved = _resolved(server_args)
+    resolved = resolved_of(server_args)
     if resolved.schedule_policy != POLICY:
         return
     if "_feather" not in server_args.__dict__:
         _keep(server_args, {}, command_line=False)
     try:
         _check(server_args, page_size=resolved.page_size)
+        observe.check(options_of(server_args), resolved)
     except OptionError as error:
         if server_args._feather["command_line"]:
             _exit(error)
@@ -147,7 +150,8 @@ def mismatch_message(problems: list[str]) -> str:
     )
 
 
-def _resolved(server_args: Any) -> Any:
+def resolved_of(server_args: Any) -> Any:
+    """The arguments with everything that SGLang decided, to read from."""
     from sglang.srt.arg_groups.model_override_base import resolving_view
 
     return resolving_view(server_args)

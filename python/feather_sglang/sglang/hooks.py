@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from feather_sglang.sglang import start
+from feather_sglang.sglang import observe, start
 from feather_sglang.sglang.adapter import Adapter
 from feather_sglang.sglang.options import POLICY
 
@@ -88,6 +88,18 @@ def internal_state(result: Any, scheduler: Any, *args: Any, **named: Any) -> Non
     state = start.state_of(scheduler)
     if state is not None:
         result.internal_state["feather"] = state
+
+
+def metrics_logged(result: Any, collector: Any, *args: Any, **named: Any) -> None:
+    """AFTER ``SchedulerMetricsCollector.log_stats``: the policy's metrics keep SGLang's time."""
+    observe.refresh(collector)
+
+
+def shut_down(result: Any, scheduler: Any, *args: Any, **named: Any) -> None:
+    """AFTER ``Scheduler.handle_shutdown``."""
+    adapter = _adapter_of(scheduler)
+    if adapter is not None:
+        observe.end(adapter)
 
 
 def lora_draining(drainer: Any, waiting_queue: Any, *args: Any, **named: Any) -> Any:

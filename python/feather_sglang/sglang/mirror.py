@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from feather_sglang.core.interface import Core, Row
@@ -86,6 +87,18 @@ class Mirror:
         for tracked, produced in leaving:
             self.release(tracked, produced)
 
+    def reconfigure(self, settings: Settings) -> None:
+        """Go on with other settings, between two passes; ages and counts stay, and what only the old core knew to be
+        cached counts as absent once."""
+        before, core = self._settings, self.core
+        self._settings = settings
+        if core is None:
+            return
+        if replace(before, gate=settings.gate) == settings:
+            core.change_gate(settings)
+        else:
+            self._rebuild(list(self.book.running), core)
+
     def admit(self, requests: Iterable[Any]) -> dict[int, int]:
         """Move what a pass admitted from the queue into the batch; returns, by id, the tokens their match found."""
         reused: dict[int, int] = {}
@@ -129,14 +142,18 @@ class Mirror:
         assert row is not None
         return row
 
-    def _rebuild(self, alive: list[int]) -> None:
-        """A new core from what waits and runs. Its count of tokens starts anew: the order of arrival stays."""
+    def _rebuild(self, alive: list[int], before: Core | None = None) -> None:
+        """A new core from what waits and runs.
+
+        :param before: the one whose clock goes on; without one it starts anew, and the order of arrival stays.
+        """
         core = self.new_core(self._settings)
         rows: list[Row] = []
         book = self.book
         for place in (book.running, book.waiting):
             for tracked in sorted(place.values(), key=lambda t: t.arrival):
-                tracked.arrival = (core.scheduled_tokens, tracked.arrival[1])
+                if before is None:
+                    tracked.arrival = (core.scheduled_tokens, tracked.arrival[1])
                 tracked.published, tracked.told = -1, len(tracked.req.output_ids)
                 self._enqueue(core, tracked)
         for tracked in book.running.values():
@@ -144,5 +161,12 @@ class Mirror:
             assert row is not None
             rows.append(row)
         core.begin(rows, alive)
+        if before is not None:
+            core.succeed(before)
         self.core = core
-        logger.warning("feather: rebuilt with %d waiting and %d running requests", len(book.waiting), len(alive))
+        logger.log(
+            logging.WARNING if before is None else logging.INFO,
+            "feather: rebuilt with %d waiting and %d running requests",
+            len(book.waiting),
+            len(alive),
+        )

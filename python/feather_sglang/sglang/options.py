@@ -7,8 +7,10 @@ takes no unknown arguments: there it is the environment.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from feather_sglang.core.settings import GATES, ORDERS, Settings, default_chunk_size
@@ -103,6 +105,27 @@ FLAGS: tuple[Flag, ...] = (
         f"{TOKENS_PER_SECOND} scheduled tokens.",
     ),
     Flag(
+        "log",
+        Path,
+        "FILE",
+        None,
+        "Write each decision to this file, as JSON lines, without prompts. At 64 MiB it becomes FILE.1.",
+    ),
+    Flag(
+        "state",
+        Path,
+        "FILE",
+        None,
+        "Keep what the gate learns in this file, and go on from it.",
+    ),
+    Flag(
+        "state_every",
+        float,
+        "SECONDS",
+        300.0,
+        "Time between two saves of --feather-state; it is saved at the end, too.",
+    ),
+    Flag(
         "on_mismatch",
         _one_of("refuse", "fcfs"),
         "{refuse,fcfs}",
@@ -123,6 +146,9 @@ class Options:
     aging: float
     barrier_min: int
     max_wait: float
+    log: Path | None
+    state: Path | None
+    state_every: float
     on_mismatch: str
 
 
@@ -140,11 +166,20 @@ def read_options(flags: Mapping[str, str], environment: Mapping[str, str]) -> Op
         if text is None:
             values[flag.name] = flag.default
             continue
-        try:
-            values[flag.name] = flag.read(text)
-        except ValueError:
-            raise OptionError(f"{source} is {text!r}; expected {_expected(flag)}. Give one, or leave it out.") from None
+        values[flag.name] = read(flag, source, text)
     return Options(**values)
+
+
+def read(flag: Flag, source: str, text: str) -> Any:
+    """The value of one option.
+
+    :param source: what names it, for the message.
+    :raises OptionError: if it cannot be read.
+    """
+    try:
+        return flag.read(text)
+    except ValueError:
+        raise OptionError(f"{source} is {text!r}; expected {_expected(flag)}. Give one, or leave it out.") from None
 
 
 def _expected(flag: Flag) -> str:
@@ -182,11 +217,12 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
     """
     if not 0 <= options.max_wait < math.inf:
         raise OptionError(f"--feather-max-wait is {options.max_wait}; expected a number of seconds, at least 0.")
-    try:
+    chunk_size = chunk_size_of(options, page_size)
+    with _named("--feather-"):
         return Settings(
             order=options.order,
             gate=options.gate,
-            chunk_size=chunk_size_of(options, page_size),
+            chunk_size=chunk_size,
             page_size=page_size,
             barrier_min=options.barrier_min,
             max_wait_tokens=int(options.max_wait * TOKENS_PER_SECOND),
@@ -194,8 +230,23 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
             hash_key=hash_key,
             aging=options.aging,
         )
-    except OptionError:
-        raise
-    except ValueError as error:  # it begins with the name of the field
+
+
+def replaced(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """The settings with other values for some fields.
+
+    :raises OptionError: if the core refuses one.
+    """
+    with _named(""):
+        return replace(settings, **values)
+
+
+@contextmanager
+def _named(prefix: str) -> Iterator[None]:
+    """What the core refuses, in the words of an option: its message begins with the name of the field."""
+    try:
+        yield
+    except ValueError as error:
         field, _, rest = str(error).partition(" ")
-        raise OptionError(f"--feather-{field.replace('_', '-')} {rest}") from None
+        name = prefix + field.replace("_", "-") if prefix else field
+        raise OptionError(f"{name} {rest}") from None

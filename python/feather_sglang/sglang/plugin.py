@@ -13,6 +13,7 @@ from feather_sglang.sglang.compat import Hook
 
 SCHEDULER = "sglang.srt.managers.scheduler"
 _POLICY = "sglang.srt.managers.schedule_policy"
+_METRICS = "sglang.srt.observability.metrics_collector"
 _ARGS = "sglang.srt.server_args.ServerArgs"
 
 
@@ -34,7 +35,7 @@ def argument_hooks() -> list[Hook]:
 
 def scheduler_hooks() -> list[Hook]:
     """The hooks of the scheduler's process, with the parameters that each of them relies on."""
-    from feather_sglang.sglang import hooks
+    from feather_sglang.sglang import changes, hooks
 
     scheduler = f"{SCHEDULER}.Scheduler"
     return [
@@ -48,6 +49,9 @@ def scheduler_hooks() -> list[Hook]:
         Hook(f"{scheduler}.update_running_batch", "before", hooks.before_decode, ("batch",)),
         Hook(f"{scheduler}.flush_cache", "after", hooks.flushed),
         Hook(f"{scheduler}.get_internal_state", "after", hooks.internal_state, ("recv_req",)),
+        Hook(f"{scheduler}.set_internal_state", "around", changes.set_internal_state, ("recv_req",)),
+        Hook(f"{scheduler}.handle_shutdown", "after", hooks.shut_down),
+        Hook(f"{_METRICS}.SchedulerMetricsCollector.log_stats", "after", hooks.metrics_logged, ("stats",)),
         Hook(
             "sglang.srt.lora.lora_drainer.LoRADrainer.update_draining_state",
             "before",

@@ -5,6 +5,7 @@ Read from ``Req`` (``managers/schedule_batch.py``), 0.5.20-0.5.23.
 
 from __future__ import annotations
 
+import time
 from enum import IntEnum
 from typing import Any
 
@@ -22,12 +23,14 @@ class Place(IntEnum):
 class Tracked:
     """One request of the engine, under the id that the core knows it by."""
 
-    __slots__ = ("arrival", "id", "outputs_at_admission", "phase", "place", "published", "req", "told")
+    __slots__ = ("arrival", "id", "outputs_at_admission", "phase", "place", "published", "req", "since", "told")
 
     def __init__(self, id: int, req: Any, arrival: tuple[int, int]) -> None:
         self.id = id
         self.req = req
         self.arrival = arrival
+        self.since: float | None = time.monotonic()
+        """When it came, for operators and nobody else; None: it was admitted once."""
         self.place = Place.WAITING
         self.phase = Phase.WAITING
         self.published = -1

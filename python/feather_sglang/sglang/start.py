@@ -8,9 +8,9 @@ from typing import Any
 
 from feather_sglang import __version__
 from feather_sglang.core.settings import Settings
-from feather_sglang.sglang import queue
+from feather_sglang.sglang import observe, queue
 from feather_sglang.sglang.adapter import Adapter
-from feather_sglang.sglang.arguments import hash_key_of, mismatch_message, options_of
+from feather_sglang.sglang.arguments import hash_key_of, mismatch_message, options_of, resolved_of
 from feather_sglang.sglang.compat import check_hooks, check_version, counts_held_rows
 from feather_sglang.sglang.options import DISABLE, POLICY, is_disabled, settings_of
 
@@ -47,15 +47,17 @@ def activate(scheduler: Any) -> None:
     reason = refuse_or_stand_back(scheduler.server_args) or without_meaning(scheduler)
     if reason is not None:
         scheduler.feather_stands_back = reason
+        observe.stands_back(scheduler)
         logger.warning("feather: first come, first served, because %s", reason)
         return
+    options = options_of(scheduler.server_args)
     settings = settings_of(
-        options_of(scheduler.server_args),
+        options,
         page_size=scheduler.page_size,
         kv_capacity=scheduler.max_total_num_tokens,
         hash_key=hash_key_of(scheduler.server_args),
     )
-    attach(scheduler, settings)
+    observe.begin(attach(scheduler, settings), scheduler, options, resolved_of(scheduler.server_args))
     logger.info("feather: %s", start_line(settings))
 
 
@@ -105,15 +107,19 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
         reason = scheduler.__dict__.get("feather_stands_back")
         return None if reason is None else {"policy": "fcfs", "version": __version__, "reason": reason}
     if adapter.fallen is not None:
-        return {"policy": "fcfs", "version": __version__, "reason": adapter.fallen, "failures": adapter.failures}
+        fallen = {"policy": "fcfs", "version": __version__, "reason": adapter.fallen, "failures": adapter.failures}
+        return fallen | adapter.watch.state()
     adapter.reap()
     settings = adapter.settings
-    core = adapter.core_state()
     return {
-        **core,
+        **adapter.core_state(),
+        **observe.state_of(adapter),
         "policy": POLICY,
         "order": settings.order,
         "gate": settings.gate,
+        "aging": settings.aging,
+        "barrier_min": settings.barrier_min,
+        "max_wait_tokens": settings.max_wait_tokens,
         "chunk_size": settings.chunk_size,
         "version": __version__,
         "waiting": len(adapter.book.waiting) + len(adapter.book.express),
