@@ -138,9 +138,16 @@ class Harness:
         self._count = 0
         return self.log
 
-    def reconfigure(self, policy: str = "feather", chunked_prefill_size: int | None = None, **settings: Any) -> Log:
+    def reconfigure(
+        self,
+        policy: str = "feather",
+        chunked_prefill_size: int | None = None,
+        row_order: bool = True,
+        **settings: Any,
+    ) -> Log:
         """Another policy on the same Scheduler, in a second less than two: a comparison needs many.
 
+        :param row_order: as ``--feather-row-order``.
         :param settings: fields of the core's ``Settings``, over its defaults, for ``feather``.
         """
         scheduler = self.scheduler
@@ -151,7 +158,7 @@ class Harness:
         scheduler.waiting_queue = []
         scheduler.policy = SchedulePolicy(policy, scheduler.tree_cache, False, False, False)
         if policy == "feather":
-            attach(scheduler, settings_with(scheduler, **settings))
+            attach(scheduler, settings_with(scheduler, **settings), row_order=row_order)
         return log
 
     @property

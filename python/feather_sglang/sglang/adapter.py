@@ -21,12 +21,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from feather_sglang.core.interface import Admissions, Core
+from feather_sglang.core.interface import Admissions, Core, Decode
 from feather_sglang.core.settings import Settings
 from feather_sglang.sglang.book import Book
 from feather_sglang.sglang.limits import limits_of
 from feather_sglang.sglang.mirror import Mirror
 from feather_sglang.sglang.queue import WaitingQueue
+from feather_sglang.sglang.row_order import ALL_ROWS, RowOrder
 from feather_sglang.sglang.rows import Place, Tracked, uncomputed_of
 from feather_sglang.sglang.watch import Watch
 
@@ -44,6 +45,7 @@ class Adapter:
     :param new_core: makes a core of them with nothing in it; called at the start and after a failure.
     :param clip: SGLang's ``CLIP_MAX_NEW_TOKENS``.
     :param counts_held_rows: see ``limits.free_rows``.
+    :param row_order: whether the rows of running batches are sorted by family.
     """
 
     current: Adapter | None = None
@@ -57,10 +59,12 @@ class Adapter:
         *,
         clip: int,
         counts_held_rows: bool,
+        row_order: bool,
     ) -> None:
         self.settings = settings
         self.mirror = Mirror(settings, new_core, scheduler.page_size, clip)
         self.watch = Watch(settings.chunk_size)
+        self.row_order = RowOrder(scheduler, self._plan_decode, lambda: self.book.computing) if row_order else None
         self.fallen: str | None = None
         """Why the policy gave up; None: it is at work."""
         self.failures = 0
@@ -196,6 +200,8 @@ class Adapter:
         if not self._begun:
             self._begin(running_batch)
         self._begun = False
+        if self.row_order is not None:
+            self.row_order.arrange(running_batch)
 
     def flushed(self) -> None:
         """The engine dropped its cache."""
@@ -259,6 +265,9 @@ class Adapter:
         self._planned = True
         self.watch.planned(limits, plan, self)
         return plan
+
+    def _plan_decode(self) -> Decode | None:
+        return self._guarded(self.core.plan_decode, ALL_ROWS) if self.core is not None else None
 
     def _settle(self, adder: Any) -> None:
         reused = self.mirror.admit(adder.can_run_list)

@@ -126,6 +126,13 @@ FLAGS: tuple[Flag, ...] = (
         "Time between two saves of --feather-state; it is saved at the end, too.",
     ),
     Flag(
+        "row_order",
+        _one_of("on", "off"),
+        "{on,off}",
+        "on",
+        "Keep the rows of a decode batch sorted by family, so that a shared prefix is read by neighbours.",
+    ),
+    Flag(
         "on_mismatch",
         _one_of("refuse", "fcfs"),
         "{refuse,fcfs}",
@@ -149,6 +156,7 @@ class Options:
     log: Path | None
     state: Path | None
     state_every: float
+    row_order: str
     on_mismatch: str
 
 

@@ -57,12 +57,16 @@ def activate(scheduler: Any) -> None:
         kv_capacity=scheduler.max_total_num_tokens,
         hash_key=hash_key_of(scheduler.server_args),
     )
-    observe.begin(attach(scheduler, settings), scheduler, options, resolved_of(scheduler.server_args))
+    adapter = attach(scheduler, settings, row_order=options.row_order == "on")
+    observe.begin(adapter, scheduler, options, resolved_of(scheduler.server_args))
     logger.info("feather: %s", start_line(settings))
 
 
-def attach(scheduler: Any, settings: Settings) -> Adapter:
-    """Give a scheduler an adapter with a core of these settings; its queue is taken over as it is."""
+def attach(scheduler: Any, settings: Settings, *, row_order: bool = True) -> Adapter:
+    """Give a scheduler an adapter with a core of these settings; its queue is taken over as it is.
+
+    :param row_order: whether the rows of running batches are sorted by family.
+    """
     from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS
 
     from feather_sglang.core.scheduler import SchedulerCore
@@ -73,6 +77,7 @@ def attach(scheduler: Any, settings: Settings) -> Adapter:
         SchedulerCore,
         clip=CLIP_MAX_NEW_TOKENS,
         counts_held_rows=counts_held_rows(),
+        row_order=row_order,
     )
     queue.install(_owner_of_queue(type(scheduler)))
     scheduler.feather = adapter
@@ -89,6 +94,12 @@ def without_meaning(scheduler: Any) -> str | None:
     if getattr(scheduler.tree_cache, "disable", True):
         return "the radix cache is off, so nothing is shared"
     return None
+
+
+def row_order_of(adapter: Adapter) -> str:
+    """``on``, ``off``, or why the rows of decode batches are left as they are."""
+    order = adapter.row_order
+    return "off" if order is None else order.stands_back or "on"
 
 
 def start_line(settings: Settings) -> str:
@@ -121,6 +132,7 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
         "barrier_min": settings.barrier_min,
         "max_wait_tokens": settings.max_wait_tokens,
         "chunk_size": settings.chunk_size,
+        "row_order": row_order_of(adapter),
         "version": __version__,
         "waiting": len(adapter.book.waiting) + len(adapter.book.express),
         "running": len(adapter.book.running),
