@@ -24,7 +24,7 @@ class SchedulerCore:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.gate = make_gate(settings.gate)
+        self.gate = make_gate(settings.gate, settings.gate_seed)
         self._index = Index(
             chunk_size=settings.chunk_size,
             page_size=settings.page_size,
@@ -182,7 +182,7 @@ class SchedulerCore:
     def change_gate(self, settings: Settings) -> None:
         """Another gate from the next pass on; nothing else of ``settings`` may differ."""
         self.settings = settings
-        self.gate = make_gate(settings.gate)
+        self.gate = make_gate(settings.gate, settings.gate_seed)
 
     def succeed(self, other: SchedulerCore) -> None:
         """Go on with the clock, the counts and, if it has the same name, the gate of another core.

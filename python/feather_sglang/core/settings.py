@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 ORDERS = ("held", "missing")
-GATES = ("never", "static")
+GATES = ("never", "static", "ucb", "q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,8 @@ class Settings:
     """``held``: the oldest request, unless running rows hold at least ``barrier_min`` tokens more of another one.
     ``missing``: fewest tokens that no running row holds, plus ageing (the Feather paper's order)."""
     gate: str = "never"
+    gate_seed: int = 0
+    """Of the exploration of gates that learn."""
     chunk_size: int = 64
     """Tokens a chunk; a multiple of ``page_size``."""
     page_size: int = 1
@@ -45,6 +47,7 @@ class Settings:
             )
         if isinstance(self.aging, bool) or not (isinstance(self.aging, int | float) and 0 <= self.aging < math.inf):
             raise ValueError(f"aging {self.aging!r}: expected a number of at least 0")
+        _whole("gate_seed", self.gate_seed, 0)
         _whole("barrier_min", self.barrier_min, 0)
         _whole("max_wait_tokens", self.max_wait_tokens, 0)
         _whole("kv_capacity", self.kv_capacity, 1)

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from feather_sglang.core.gates.never import Never
+from feather_sglang.core.gates.q import Q
 from feather_sglang.core.gates.static import Static
+from feather_sglang.core.gates.ucb import Ucb
 from feather_sglang.core.interface import Gate
 
-_GATES: dict[str, Callable[[], Gate]] = {"never": Never, "static": Static}
+_GATES: dict[str, Callable[[int], Gate]] = {
+    "never": lambda seed: Never(),
+    "static": lambda seed: Static(),
+    "ucb": Ucb,
+    "q": Q,
+}
 
 
-def make_gate(name: str) -> Gate:
-    """The gate called ``name`` (one of ``settings.GATES``)."""
-    return _GATES[name]()
+def make_gate(name: str, seed: int = 0) -> Gate:
+    """The gate called ``name`` (one of ``settings.GATES``). ``seed``: of its exploration, equal on all ranks."""
+    return _GATES[name](seed)

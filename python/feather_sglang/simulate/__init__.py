@@ -1,0 +1,1 @@
+"""A small engine that drives the real scheduler core and index on modelled step times."""

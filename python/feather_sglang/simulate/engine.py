@@ -1,0 +1,340 @@
+"""The loop of a simulated engine around the real scheduler core.
+
+It does what SGLang's scheduler does under overlap: a pass admits what the core plans, prefills it and lets decode
+stand, or else decodes every row. What a prefill computed can be reused, and what a step took is known, two passes after
+it was launched. KV for the whole output is set aside on admission, so no row is ever retracted. A pass costs
+O(what changed), a decode step O(rows that finish).
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from feather_sglang.core.interface import Core, Limits, Phase, Request, Row, Step
+from feather_sglang.simulate.cost import Batch, Cost
+from feather_sglang.simulate.pool import Pool
+from feather_sglang.simulate.workload import Job, Source
+
+RESULT_PASSES = 2
+"""Passes from the launch of a step until its result is known to the scheduler: overlap."""
+GROWTH_PASSES = 16
+"""Passes between two reports of what rows generated, as in the SGLang adapter."""
+_TOKENS = memoryview(array("q", bytes(8 << 10)))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the engine has."""
+
+    rows: int
+    """Most rows of a batch."""
+    kv_tokens: int
+    prefill_tokens: int = 8192
+    """Prompt tokens of one pass; a longer prompt is chunked."""
+    level_tokens: int = 64
+    """Tokens of a chunk of the index and of the cache."""
+
+
+class Pass(NamedTuple):
+    """What a pass did."""
+
+    kind: str
+    """``prefill``, ``decode``, or ``idle``."""
+    seconds: float
+    """True cost, without noise."""
+    tokens: int
+    """Tokens generated."""
+    batch: Batch
+    computed: int
+    admitted: int
+    stop: str | None
+
+
+class Served(NamedTuple):
+    """A request that has finished. Times in seconds; ages in scheduled tokens."""
+
+    job: Job
+    arrived: float
+    first_token: float
+    finished: float
+    waited_tokens: int
+    """Scheduled tokens between its arrival and its admission."""
+    computed: int
+    """Prompt tokens that were prefilled for it."""
+
+
+class _Row:
+    __slots__ = ("arrived", "computed", "first", "job", "left", "published", "since", "told", "waited")
+
+    def __init__(self, job: Job, arrived: float, waited: int) -> None:
+        self.job = job
+        self.arrived = arrived
+        self.waited = waited
+        self.computed = 0
+        self.left = 0
+        """Prompt tokens still to prefill."""
+        self.first = 0.0
+        self.since = 0
+        """The engine's count of decode steps when its first token came."""
+        self.told = 0
+        """Output tokens that the core knows of."""
+        self.published = 0
+
+
+class Engine:
+    """One simulated engine.
+
+    :param core: with chunks of ``machine.level_tokens`` and a KV capacity of ``machine.kv_tokens``.
+    :param noise: from a true time in seconds to the one that the core is told.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        source: Source,
+        cost: Cost,
+        machine: Machine,
+        *,
+        noise: Callable[[float], float] = lambda seconds: seconds,
+        keep_served: bool = False,
+    ) -> None:
+        self.core = core
+        self.cost = cost
+        self.machine = machine
+        self.pool = Pool(machine.kv_tokens, machine.level_tokens)
+        self.now = 0.0
+        self.decode_steps = 0
+        self.served: list[Served] = []
+        """Finished requests, if ``keep_served``."""
+        self.finished = 0
+        self._source = source
+        self._noise = noise
+        self._keep_served = keep_served
+        self._waiting: dict[int, tuple[Job, float, int]] = {}
+        self._rows: dict[int, _Row] = {}
+        self._decoding = 0
+        self._ends: dict[int, list[_Row]] = {}
+        """Decode step after which rows finish."""
+        self._chunked: _Row | None = None
+        self._passes = self._sequence = self._steps = 0
+        self._results: deque[tuple[int, Step, list[Row]]] = deque()
+        """What becomes known in which pass."""
+        self._longest: list[tuple[int, int]] = []
+        """Heap of (minus KV tokens at decode step 0, id)."""
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        return len(self._rows)
+
+    def run(self) -> Iterator[Pass]:
+        """Pass after pass, until everything that arrived is served and nothing is to come."""
+        while True:
+            for job in self._source.due(self.now, len(self._waiting)):
+                self._enqueue(job)
+            if not self._waiting and not self._rows:
+                arrival = self._source.next_arrival()
+                if arrival is None:
+                    return
+                self.now = max(self.now, arrival)
+                continue
+            yield self._pass()
+
+    def warm(self, jobs: Iterable[Job]) -> None:
+        """Serves these one after the other, so that their prefixes are cached; then the clock starts anew."""
+        for job in jobs:
+            self._enqueue(job)
+            while self._waiting or self._rows:
+                self._pass()
+        self.now, self.decode_steps, self.finished = 0.0, 0, 0
+        self.served.clear()
+        self._longest.clear()
+
+    def _enqueue(self, job: Job) -> None:
+        if job.length + job.output > self.machine.kv_tokens:
+            raise ValueError(
+                f"request {job.id} needs {job.length + job.output} KV tokens; expected at most {self.machine.kv_tokens}"
+            )
+        scheduled = self.core.scheduled_tokens
+        self.core.enqueue(
+            Request(
+                id=job.id,
+                length=job.length,
+                arrival=(scheduled, self._sequence),
+                levels=job.levels,
+                level_tokens=self.machine.level_tokens,
+                reserve=job.output,
+            )
+        )
+        self._sequence += 1
+        self._waiting[job.id] = (job, max(job.arrival, 0.0), scheduled)
+
+    def _pass(self) -> Pass:
+        self._passes += 1
+        core, pool = self.core, self.pool
+        changed, steps = self._known()
+        core.observe(steps)
+        core.begin(changed, list(self._rows))
+        computed, admitted, stop = 0, 0, None
+        budget = self.machine.prefill_tokens
+        prefilled: list[_Row] = []
+        if self._chunked is not None:
+            computed += self._compute(self._chunked, budget, prefilled)
+        if self._waiting and computed < budget:
+            admitted, taken, stop = self._admit(budget - computed, prefilled)
+            computed += taken
+        pool.evict()
+        if prefilled:
+            batch = self._batch(len(prefilled))
+            seconds = self.cost.prefill(computed)
+            tokens = sum(row is not self._chunked for row in prefilled)
+            self.now += seconds
+            self._tell("prefill", seconds, tokens, computed, batch, prefilled)
+            for row in prefilled:
+                if row is not self._chunked:
+                    self._start(row)
+            return Pass("prefill", seconds, tokens, batch, computed, admitted, stop)
+        if not self._decoding:  # everybody waits for a prefix whose result is not known yet, or for room
+            return Pass("idle", 0.0, 0, self._batch(0), 0, 0, stop)
+        core.plan_decode(_ANY)
+        batch = self._batch(self._decoding)
+        seconds = self.cost.decode(batch)
+        self.now += seconds
+        self._tell("decode", seconds, batch.rows, 0, batch, [])
+        self._decode()
+        return Pass("decode", seconds, batch.rows, batch, 0, 0, stop)
+
+    def _known(self) -> tuple[list[Row], list[Step]]:
+        """What the core is told in this pass."""
+        changed: list[Row] = []
+        steps: list[Step] = []
+        while self._results and self._results[0][0] <= self._passes:
+            _, step, rows = self._results.popleft()
+            changed.extend(rows)
+            steps.append(step)
+        for row in changed:
+            running = self._rows.get(row.id)
+            if running is not None:
+                self.pool.publish(running.job.levels[: row.published // self.machine.level_tokens])
+        if self._passes % GROWTH_PASSES == 0:
+            for row_id, running in self._rows.items():
+                grown = self._generated(running) - running.told
+                if grown > 0:
+                    running.told += grown
+                    changed.append(Row(row_id, Phase.DECODING, running.published, grown=_TOKENS[:grown]))
+        return changed, steps
+
+    def _generated(self, row: _Row) -> int:
+        return 0 if row.left or not row.first else 1 + self.decode_steps - row.since
+
+    def _admit(self, budget: int, prefilled: list[_Row]) -> tuple[int, int, str | None]:
+        """Admits what the core plans: number admitted, tokens computed, why the plan ended."""
+        idle = not self._rows and not self._results
+        pool, core = self.pool, self.core
+        limits = Limits(kv_tokens=pool.free, rows=self.machine.rows - len(self._rows), prefill_tokens=budget, idle=idle)
+        plan = core.plan_admissions(limits)
+        reused: dict[int, int] = {}
+        refused: dict[int, str] = {}
+        computed = 0
+        for candidate in plan.order:
+            job, arrived, scheduled = self._waiting[candidate.id]
+            if computed >= budget:
+                break
+            matched = pool.match(job.levels)
+            tokens = min(matched * pool.level_tokens, job.length - 1)
+            needs = job.length - matched * pool.level_tokens + job.output
+            if needs > pool.free:
+                refused[job.id] = "no room"
+                continue
+            del self._waiting[job.id]
+            row = _Row(job, arrived, core.scheduled_tokens - scheduled)
+            row.published, row.left = matched * pool.level_tokens, job.length - tokens
+            self._rows[job.id] = row
+            pool.hold(job.levels)
+            pool.private += job.length - len(job.levels) * pool.level_tokens
+            pool.reserved += job.output
+            computed += self._compute(row, budget - computed, prefilled)
+            reused[job.id] = tokens
+        core.settle(reused, refused)
+        return len(reused), computed, plan.stop
+
+    def _compute(self, row: _Row, budget: int, prefilled: list[_Row]) -> int:
+        """Prefills what the budget allows of a row, which is chunked if that is not all; the tokens computed."""
+        tokens = min(row.left, budget)
+        row.left -= tokens
+        row.computed += tokens
+        self._chunked = row if row.left else None
+        prefilled.append(row)
+        return tokens
+
+    def _tell(self, kind: str, seconds: float, tokens: int, computed: int, batch: Batch, prefilled: list[_Row]) -> None:
+        """What this step did becomes known later."""
+        rows = []
+        for row in prefilled:
+            done = (row.job.length - row.left) // self.machine.level_tokens
+            row.published = min(done, len(row.job.levels)) * self.machine.level_tokens
+            rows.append(Row(row.job.id, Phase.PREFILLING if row.left else Phase.DECODING, row.published))
+        step = Step(
+            seq=self._steps,
+            kind=kind,
+            seconds=self._noise(seconds),
+            tokens=tokens,
+            requests=batch.rows,
+            total_kv=batch.total_kv,
+            distinct_kv=batch.distinct_kv,
+            longest_kv=batch.longest_kv,
+            computed=computed,
+        )
+        self._steps += 1
+        self._results.append((self._passes + RESULT_PASSES, step, rows))
+
+    def _start(self, row: _Row) -> None:
+        """Its prompt is computed, and its first token there."""
+        row.first, row.since = self.now, self.decode_steps
+        self._generate(1)
+        if row.job.output <= 1:
+            self._finish(row)
+            return
+        self._decoding += 1
+        self._ends.setdefault(self.decode_steps + row.job.output - 1, []).append(row)
+        heapq.heappush(self._longest, (self.decode_steps - row.job.length - 1, row.job.id))
+
+    def _decode(self) -> None:
+        self.decode_steps += 1
+        self._generate(self._decoding)
+        for row in self._ends.pop(self.decode_steps, ()):
+            self._decoding -= 1
+            self._finish(row)
+
+    def _generate(self, tokens: int) -> None:
+        self.pool.private += tokens
+        self.pool.reserved -= tokens
+
+    def _finish(self, row: _Row) -> None:
+        job, pool = row.job, self.pool
+        del self._rows[job.id]
+        pool.publish(job.levels)
+        pool.release(job.levels)
+        pool.private -= job.length + job.output - len(job.levels) * pool.level_tokens
+        self.core.leave(job.id, job.output)
+        self.finished += 1
+        if self._keep_served:
+            self.served.append(Served(job, row.arrived, row.first, self.now, row.waited, row.computed))
+
+    def _batch(self, rows: int) -> Batch:
+        pool = self.pool
+        while self._longest and self._longest[0][1] not in self._rows:
+            heapq.heappop(self._longest)
+        longest = self.decode_steps - self._longest[0][0] if self._longest else 0
+        return Batch(rows, pool.total_kv, pool.distinct_kv, pool.shared_kv, longest, pool.reuse_distance())
+
+
+_ANY = Limits(kv_tokens=0, rows=0, prefill_tokens=0)
