@@ -8,7 +8,7 @@ worth its price gets an empty plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -266,10 +266,10 @@ class SharingCache:
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self.made = self.used = 0
-        self._rows: Hashable = None
+        self._rows: object = None
         self._plan: Sharing | None = None
 
-    def plan(self, rows: Hashable, paths: Callable[[], Paths]) -> Sharing:
+    def plan(self, rows: object, paths: Callable[[], Paths]) -> Sharing:
         """:param rows: what the plan depends on: which requests are in which row, and what the scheduler knows of them.
         An engine gives the index of a row out again: its generation belongs to it.
         """
@@ -278,3 +278,7 @@ class SharingCache:
             self.made += 1
             self._rows, self._plan = rows, plan_sharing(paths(), self.costs)
         return self._plan
+
+    def forget(self) -> None:
+        """The next plan is made anew."""
+        self._plan = None

@@ -23,6 +23,9 @@ from typing import Any
 
 from feather_sglang.core.interface import Admissions, Core, Decode
 from feather_sglang.core.settings import Settings
+from feather_sglang.core.sharing import Paths
+from feather_sglang.sglang.attention.register import state_of
+from feather_sglang.sglang.attention.source import paths_of_batch
 from feather_sglang.sglang.book import Book
 from feather_sglang.sglang.limits import limits_of
 from feather_sglang.sglang.mirror import Mirror
@@ -72,6 +75,8 @@ class Adapter:
         self._passes = 0
         self._failed_in: int | None = None
         """The pass of the last failure."""
+        self.feeds_attention = state_of(scheduler) is not None
+        """Whether the model's attention makes use of what rows share."""
         self._scheduler = scheduler
         self._counts_held_rows = counts_held_rows
         self._begun = False
@@ -202,6 +207,11 @@ class Adapter:
         self._begun = False
         if self.row_order is not None:
             self.row_order.arrange(running_batch)
+
+    def paths_of(self, batch: Any) -> Paths | None:
+        """What the rows of a batch share, as far as the core knows; None: they do not decode, or there is no core."""
+        decode = self._plan_decode() if batch.forward_mode.is_decode() else None
+        return None if decode is None else paths_of_batch(decode, batch.reqs)
 
     def flushed(self) -> None:
         """The engine dropped its cache."""

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from feather_sglang.sglang import observe
+from feather_sglang.sglang.attention import BACKEND
+from feather_sglang.sglang.attention.support import check_arguments
 from feather_sglang.sglang.compat import check_version
 from feather_sglang.sglang.options import (
     DISABLE,
@@ -38,7 +40,9 @@ def add_flags(result: Any, parser: argparse.ArgumentParser) -> None:
     for action in parser._actions:
         if action.dest == "schedule_policy" and action.choices is not None and POLICY not in action.choices:
             action.choices = [*action.choices, POLICY]
-    group = parser.add_argument_group("feather", "Options of --schedule-policy feather.")
+    group = parser.add_argument_group(
+        "feather", "Options of --schedule-policy feather and of --attention-backend feather-cascade."
+    )
     for flag in FLAGS:
         shown = f" Default: {flag.default}." if flag.default is not None else ""
         group.add_argument(
@@ -56,12 +60,14 @@ def keep_flags(server_args: Any, cls: type, args: argparse.Namespace) -> None:
     """
     given = {flag.name: value for flag in FLAGS if (value := getattr(args, f"feather_{flag.name}", None)) is not None}
     _keep(server_args, given)
-    if server_args.schedule_policy == POLICY:
-        try:
+    try:
+        if uses_backend(server_args):
+            options_of(server_args)
+        if server_args.schedule_policy == POLICY:
             _check(server_args, page_size=server_args.page_size)
             observe.check(options_of(server_args))
-        except OptionError as error:
-            _exit(error)
+    except OptionError as error:
+        _exit(error)
 
 
 def check(result: Any, server_args: Any) -> None:
@@ -70,13 +76,16 @@ def check(result: Any, server_args: Any) -> None:
     :raises OptionError: in a program that made an ``Engine``; a command line ends with one line.
     """
     resolved = resolved_of(server_args)
-    if resolved.schedule_policy != POLICY:
+    if resolved.schedule_policy != POLICY and not uses_backend(resolved):
         return
     if "_feather" not in server_args.__dict__:
         _keep(server_args, {}, command_line=False)
     try:
-        _check(server_args, page_size=resolved.page_size)
-        observe.check(options_of(server_args), resolved)
+        if uses_backend(resolved):
+            check_arguments(server_args, resolved)
+        if resolved.schedule_policy == POLICY:
+            _check(server_args, page_size=resolved.page_size)
+            observe.check(options_of(server_args), resolved)
     except OptionError as error:
         if server_args._feather["command_line"]:
             _exit(error)
@@ -99,6 +108,12 @@ def read_config(original: Callable[..., Any], merger: Any, argv: list[str], *arg
         _exit(OptionError(f"--config cannot be used: {first}. Give a YAML file of arguments (key: value)."))
     finally:
         log.disabled = False
+
+
+def uses_backend(server_args: Any) -> bool:
+    """Whether ``feather-cascade`` is to run attention, all of it or one of prefill and decode."""
+    names = ("attention_backend", "prefill_attention_backend", "decode_attention_backend")
+    return any(getattr(server_args, name, None) == BACKEND for name in names)
 
 
 def options_of(server_args: Any) -> Options:

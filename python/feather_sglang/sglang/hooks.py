@@ -10,6 +10,8 @@ from typing import Any
 
 from feather_sglang.sglang import observe, start
 from feather_sglang.sglang.adapter import Adapter
+from feather_sglang.sglang.attention import register
+from feather_sglang.sglang.attention.source import PlanSource
 from feather_sglang.sglang.options import POLICY
 
 
@@ -76,6 +78,18 @@ def before_decode(scheduler: Any, *args: Any, **named: Any) -> None:
         adapter.before_decode(args[0] if args else named["batch"])
 
 
+def run_batch(original: Callable[..., Any], scheduler: Any, *args: Any, **named: Any) -> Any:
+    """AROUND ``Scheduler.run_batch``."""
+    adapter = _adapter_of(scheduler)
+    if adapter is None or not adapter.feeds_attention:
+        return original(scheduler, *args, **named)
+    PlanSource.offered = adapter.paths_of(args[0] if args else named["batch"])
+    try:
+        return original(scheduler, *args, **named)
+    finally:
+        PlanSource.offered = None
+
+
 def flushed(result: Any, scheduler: Any, *args: Any, **named: Any) -> None:
     """AFTER ``Scheduler.flush_cache``, which says whether it did."""
     adapter = _adapter_of(scheduler)
@@ -88,6 +102,9 @@ def internal_state(result: Any, scheduler: Any, *args: Any, **named: Any) -> Non
     state = start.state_of(scheduler)
     if state is not None:
         result.internal_state["feather"] = state
+    attention = register.state_of(scheduler)
+    if attention is not None:
+        result.internal_state["feather_attention"] = attention
 
 
 def metrics_logged(result: Any, collector: Any, *args: Any, **named: Any) -> None:

@@ -133,6 +133,14 @@ FLAGS: tuple[Flag, ...] = (
         "Keep the rows of a decode batch sorted by family, so that a shared prefix is read by neighbours.",
     ),
     Flag(
+        "sharing",
+        _one_of("on", "off", "auto"),
+        "{on,off,auto}",
+        "auto",
+        "With --attention-backend feather-cascade, under any policy: if rows that share a prefix read it together; "
+        "auto: where that saves more than it costs.",
+    ),
+    Flag(
         "on_mismatch",
         _one_of("refuse", "fcfs"),
         "{refuse,fcfs}",
@@ -157,6 +165,7 @@ class Options:
     state: Path | None
     state_every: float
     row_order: str
+    sharing: str
     on_mismatch: str
 
 

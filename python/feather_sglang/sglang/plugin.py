@@ -47,6 +47,7 @@ def scheduler_hooks() -> list[Hook]:
         Hook(f"{scheduler}.__init__", "after", hooks.scheduler_started, ("server_args",)),
         Hook(f"{scheduler}._get_new_batch_prefill_raw", "around", hooks.admission_pass, ("running_batch",)),
         Hook(f"{scheduler}.update_running_batch", "before", hooks.before_decode, ("batch",)),
+        Hook(f"{scheduler}.run_batch", "around", hooks.run_batch, ("batch",)),
         Hook(f"{scheduler}.flush_cache", "after", hooks.flushed),
         Hook(f"{scheduler}.get_internal_state", "after", hooks.internal_state, ("recv_req",)),
         Hook(f"{scheduler}.set_internal_state", "around", changes.set_internal_state, ("recv_req",)),
@@ -61,12 +62,30 @@ def scheduler_hooks() -> list[Hook]:
     ]
 
 
+def attention_hooks() -> list[Hook]:
+    """The hooks of the process that runs the model: what the attention backend needs, under any policy."""
+    from feather_sglang.sglang.attention import register
+
+    allocation, forward = "sglang.srt.mem_cache.allocation", "sglang.srt.model_executor.forward_batch_info"
+    return [
+        Hook(f"{allocation}.get_last_loc", "around", register.last_slots, ("req_to_token",)),
+        *(
+            Hook(f"{module}.support_triton", "around", register.takes_triton)
+            for module in (allocation, forward, "sglang.srt.utils.common")
+        ),
+    ]
+
+
 def register() -> None:
-    """Register the hooks of this process; SGLang applies them when all plugins are loaded."""
+    """Register the attention backend, and the hooks of this process; SGLang applies those when plugins are loaded."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    from feather_sglang.sglang.attention.register import add_backend, add_choice
+
+    add_choice()
     hooks = argument_hooks()
     if SCHEDULER in sys.modules:
-        hooks += scheduler_hooks()
+        add_backend()
+        hooks += scheduler_hooks() + attention_hooks()
     for hook in hooks:
         HookRegistry.register(hook.target, hook.function, HookType(hook.kind))
