@@ -34,6 +34,8 @@ pub struct Index {
     /// Waiting requests that did not fit, out of the orders until the plan has looked at all others.
     pub(crate) aside: BTreeSet<Slot>,
     pub(crate) looked_enough: bool,
+    /// Of the ids of the rows, whatever their order: see [`crate::follow`].
+    pub(crate) row_sum: u64,
     /// Tokens of all running rows.
     pub(crate) row_tokens: u64,
     /// Chunks of their published prefixes, each row's counted by itself.
@@ -88,6 +90,7 @@ impl Index {
             now: 0,
             aside: BTreeSet::new(),
             looked_enough: false,
+            row_sum: 0,
             row_tokens: 0,
             row_published_chunks: 0,
         })
@@ -162,6 +165,18 @@ impl Index {
         self.set_queued(slot, true);
         self.tree.add_along(&[(end, self.demand(slot))], true);
         Ok(())
+    }
+
+    /// Whether this is a running row, settled.
+    #[must_use]
+    pub fn runs(&self, id: u64) -> bool {
+        self.ids.get(&id).is_some_and(|&slot| self.request(slot).state == State::Running)
+    }
+
+    /// Tokens of a request that waits or runs.
+    #[must_use]
+    pub fn length(&self, id: u64) -> Option<u64> {
+        Some(self.request(*self.ids.get(&id)?).length)
     }
 
     /// Starts a pass: bounds that last "for two passes" count these.

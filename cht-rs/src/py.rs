@@ -1,7 +1,7 @@
 //! The extension module `feather_sglang._cht`: a thin binding, nothing is decided here.
 
 use crate::buffer::contents;
-use crate::{Arrival, Arriving, Budget, Config, Error, Index, Order};
+use crate::{Arrival, Arriving, Budget, Config, Error, Index, Order, Row};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -59,6 +59,11 @@ fn levels(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     }
     Ok(Integers::of(name, object)?.as_slice(object.py()).iter().map(|&level| level as u64).collect())
 }
+
+/// `feather_sglang.core.interface.Row`: `(id, phase, published, private, settled, grown, must_decode, batch)`
+type RowTuple<'py> = (u64, u8, u64, u64, bool, Option<Bound<'py, PyAny>>, bool, u64);
+/// `Phase.PREFILLING`
+const PREFILLING: u8 = 1;
 
 /// `(id, uncomputed, add_total, add_distinct, chunks_before, chunks_after, peers)`
 type CandidateTuple = (u64, u64, u64, u64, u32, u32, u64);
@@ -166,6 +171,30 @@ impl PyIndex {
         self.index.begin();
     }
 
+    #[pyo3(signature = (alive, changed, finished))]
+    #[allow(clippy::needless_pass_by_value)]
+    fn follow(
+        &mut self,
+        py: Python<'_>,
+        alive: &Bound<'_, PyAny>,
+        changed: Vec<RowTuple<'_>>,
+        finished: Vec<u64>,
+    ) -> PyResult<()> {
+        let alive = Integers::of("alive", alive)?;
+        let alive: Vec<u64> = alive.as_slice(py).iter().map(|&id| id as u64).collect();
+        let grown = |row: &RowTuple<'_>| row.5.as_ref().map(|tokens| Integers::of("grown", tokens)).transpose();
+        let grown = changed.iter().map(grown).collect::<PyResult<Vec<_>>>()?;
+        let row = |(row, grown): (&RowTuple<'_>, _)| (row.0, row.2, row.1 == PREFILLING, grown);
+        let rows = changed.iter().zip(&grown).map(row).map(|(id, published, computing, grown)| Row {
+            id,
+            published,
+            computing,
+            grown: Option::as_ref(grown).map_or(&[], |tokens: &Integers| tokens.as_slice(py)),
+        });
+        self.index.follow(&alive, &rows.collect::<Vec<_>>(), &finished);
+        Ok(())
+    }
+
     fn activate(&mut self, id: u64) -> PyResult<()> {
         Ok(self.index.activate(id)?)
     }
@@ -214,12 +243,19 @@ impl PyIndex {
     }
 
     #[allow(clippy::needless_pass_by_value)]
-    fn settle(&mut self, reused: Vec<(u64, u64)>, refused: Vec<u64>) -> PyResult<()> {
-        Ok(self.index.settle(&reused, &refused)?)
+    fn settle(&mut self, reused: Vec<(u64, u64)>, refused: Vec<u64>) -> u64 {
+        let length = |id| self.index.length(id).unwrap_or(0);
+        let computed = reused.iter().map(|&(id, tokens)| length(id).saturating_sub(tokens)).sum();
+        let _ = self.index.settle(&reused, &refused); // those that are not known are passed over
+        computed
     }
 
     fn best(&self) -> Option<(u64, u64)> {
         self.index.best()
+    }
+
+    fn runs(&self, id: u64) -> bool {
+        self.index.runs(id)
     }
 
     fn running(&self) -> Vec<u64> {

@@ -1,6 +1,7 @@
 //! Running rows: what a request does to its path between admission and departure.
 
 use crate::config::Error;
+use crate::follow::spread;
 use crate::heap::NOWHERE;
 use crate::index::Index;
 use crate::node::{Counts, ROOT, Slot};
@@ -72,6 +73,7 @@ impl Index {
         let waited = -self.demand(slot);
         let (pass, now, row) = (self.pass, self.now, self.rows.len() as u32);
         self.rows.push(slot);
+        self.row_sum = self.row_sum.wrapping_add(spread(self.request(slot).id));
         let published = self.tree.deepest(self.request(slot).end, Counts::published);
         self.tree.pin(published);
         let request = self.request_mut(slot);
@@ -120,6 +122,7 @@ impl Index {
     fn leave_rows(&mut self, slot: Slot) {
         let at = self.request(slot).at;
         self.rows.swap_remove(at as usize);
+        self.row_sum = self.row_sum.wrapping_sub(spread(self.request(slot).id));
         if let Some(&moved) = self.rows.get(at as usize) {
             self.request_mut(moved).at = at;
         }

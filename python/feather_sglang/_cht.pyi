@@ -55,6 +55,12 @@ class Index:
     def begin(self) -> None:
         """Starts a pass."""
 
+    def follow(
+        self, alive: Any, changed: Sequence[tuple[int, int, int, int, bool, Any, bool, int]], finished: Sequence[int]
+    ) -> None:
+        """Starts a pass with what the engine runs: ``alive``, the ids of all rows (integers, as tokens are given); what
+        is new of some; those that left with their KV in the cache. Ids that are not known change nothing."""
+
     def activate(self, id: int) -> None:
         """The engine runs a waiting request that was not planned."""
 
@@ -81,11 +87,15 @@ class Index:
     def undo(self, keep: int) -> None:
         """Takes back all but the first ``keep`` candidates."""
 
-    def settle(self, reused: Sequence[tuple[int, int]], refused: Sequence[int]) -> None:
-        """What the engine did with the plan: ``reused`` pairs an admitted id with the tokens its match found."""
+    def settle(self, reused: Sequence[tuple[int, int]], refused: Sequence[int]) -> int:
+        """What the engine did with the plan: ``reused`` pairs an admitted id with the tokens its match found. Returns
+        the tokens that the admitted compute. Ids that are not known change nothing."""
 
     def best(self) -> tuple[int, int] | None:
         """The next request in order that is not held back, and its tokens that no running row holds."""
+
+    def runs(self, id: int) -> bool:
+        """Whether it is a running row."""
 
     def running(self) -> list[int]: ...
     def rows_by_family(self) -> tuple[list[int], list[int]]:

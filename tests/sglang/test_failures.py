@@ -45,6 +45,7 @@ def serve(harness):
     rids = []
     for prompt in interleaved(tokens.families(4, 6, 128, 40)):
         rids.append(harness.send(prompt, new=6))
+        harness.abort(harness.send(tokens.take(30)))  # leaves the queue
         harness.step()
         check_mirror(harness)
     harness.run()
@@ -81,6 +82,9 @@ def test_the_second_ends_the_policy(harness, caplog, method):
     break_core(adapter, method, Panic("boom"), times=2)
     tokens = Tokens()
     rids = harness.send_all(interleaved(tokens.families(4, 6, 128, 40)), new=6)
+    for _ in range(12):
+        harness.abort(harness.send(tokens.take(30)))  # leaves the queue
+        harness.step()
     rids += [harness.send(tokens.take(50)) for _ in range(8) if harness.step() is not None]
     harness.run()
     assert set(harness.log.finished) == set(rids)

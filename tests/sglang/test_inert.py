@@ -12,6 +12,7 @@ from sglang.srt.disaggregation.utils import DisaggregationMode
 from sglang.srt.managers.scheduler import Scheduler
 
 from feather_sglang.sglang import compat
+from feather_sglang.sglang.queue import Replaced
 from feather_sglang.sglang.start import without_meaning
 from tests.harness import workload
 from tests.harness.prompts import Tokens, interleaved
@@ -75,7 +76,7 @@ def test_one_variable_rolls_a_fleet_back(start_alone, monkeypatch, variable):
 
 def test_a_scheduler_that_another_policy_runs_keeps_a_plain_queue_beside_one_that_feather_ran(start):
     start()
-    assert isinstance(Scheduler.__dict__["waiting_queue"], property)
+    assert isinstance(Scheduler.__dict__["waiting_queue"], Replaced)
     harness = start(schedule_policy="fcfs")
     harness.send_all(interleaved(Tokens().families(2, 2, 64, 16)))
     assert type(harness.scheduler.waiting_queue) is list

@@ -1,21 +1,27 @@
 """The scheduler core: who is admitted next, and who waits for whom.
 
 The rule itself is in the index (``cht-rs/src/plan.rs``); this class keeps the index in step with the engine, asks the
-gate, and counts. One call into the index plans a pass and one settles it.
+gate, and counts. One call into the index begins a pass, one plans it and one settles it, whatever their number of
+requests; who waits and who runs is kept there, and only there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
 from feather_sglang._cht import Index
 from feather_sglang.core.gates import make_gate
 from feather_sglang.core.gates.fixed import Fixed
-from feather_sglang.core.interface import Admissions, Candidate, Decode, Limits, Phase, Request, Row, Step, View
+from feather_sglang.core.interface import Admissions, Candidate, Decode, Limits, Request, Row, Step, View
 from feather_sglang.core.settings import Settings
 
+_candidate = partial(tuple.__new__, Candidate)
+"""A third of the time that the constructor takes."""
+_NOBODY: Mapping[int, int] = MappingProxyType({})
 _ENDS_WORTH_LOGGING = frozenset({"kept", "room", "looked"})
 
 
@@ -35,9 +41,6 @@ class SchedulerCore:
             kv_capacity=settings.kv_capacity,
             hash_key=settings.hash_key,
         )
-        self._lengths: dict[int, int] = {}
-        """Tokens of every request alive when it entered the queue."""
-        self._running: set[int] = set()
         self._scheduled = 0
         self._digest = 0
         self._admitted = self._stops = self._barrier_waits = self._refused = 0
@@ -65,7 +68,7 @@ class SchedulerCore:
 
         Raises ValueError if it waits already, or a field is out of range.
         """
-        if request.id in self._running:
+        if self._index.runs(request.id):
             self.leave(request.id, None)
         if request.levels is not None:
             self._index.insert_levels(
@@ -89,37 +92,20 @@ class SchedulerCore:
                 shareable=request.shareable,
                 leads=request.leads and self.settings.barrier,
             )
-        self._lengths[request.id] = request.length
 
     def leave(self, id: int, produced: int | None) -> None:
         """A request finished (``produced``: its output length) or is gone (None: aborted, lost). Idempotent."""
         self._index.leave(id, produced is not None)
-        self._running.discard(id)
-        self._lengths.pop(id, None)
 
-    def begin(self, changed: Iterable[Row], alive: Iterable[int]) -> None:
+    def begin(self, changed: Sequence[Row], alive: Sequence[int], finished: Mapping[int, int] = _NOBODY) -> None:
         """Starts a pass with what the engine holds now.
 
-        ``changed``: rows whose state is new; ``alive``: ids of all rows. A row that the core lost sight of is activated
-        or leaves here, so a lost event heals in one pass.
+        ``changed``: rows whose state is new; ``alive``: ids of all rows, each once; ``finished``: those of them that
+        finished since the last pass, and their output lengths. A row that the core lost sight of is activated or leaves
+        here, so a lost event heals in one pass.
         """
-        index = self._index
-        index.begin()
-        alive = set(alive)
-        index.undo(0)
-        for id in sorted(self._running - alive):
-            self.leave(id, None)
-        for id in sorted(alive - self._running):
-            if id in self._lengths:
-                index.activate(id)
-                self._running.add(id)
+        self._index.follow(alive, changed, list(finished))
         self._scheduled += len(alive)
-        for row in changed:
-            if row.id not in self._running:
-                continue
-            if row.grown is not None and len(row.grown):
-                index.grow(row.id, row.grown)
-            index.publish(row.id, row.published, row.phase == Phase.PREFILLING)
 
     def plan_admissions(self, limits: Limits) -> Admissions:
         """Whom to admit in this pass, tentatively until ``settle``."""
@@ -133,7 +119,7 @@ class SchedulerCore:
             idle=limits.idle,
             chunked=limits.chunked,
         )
-        order = [Candidate(*fields) for fields in named]
+        order = list(map(_candidate, named))
         stop = end if end in _ENDS_WORTH_LOGGING else None
         if view is not None:
             least = 1 if limits.idle else 0  # a gate never stops an empty batch
@@ -151,11 +137,7 @@ class SchedulerCore:
 
         ``reused``: admitted id -> tokens its match found; ``refused``: id -> reason.
         """
-        self._index.settle([(id, tokens) for id, tokens in reused.items() if id in self._lengths], list(refused))
-        for id, tokens in reused.items():
-            if id in self._lengths:
-                self._running.add(id)
-                self._scheduled += self._lengths[id] - tokens
+        self._scheduled += self._index.settle(list(reused.items()), list(refused))
         if reused:
             self._admitted += len(reused)
             self._digest = crc32(str(reused).encode(), self._digest)
@@ -216,12 +198,6 @@ class SchedulerCore:
     def check_integrity(self) -> None:
         """Raises RuntimeError with the first invariant that does not hold. O(everything)."""
         self._index.check_integrity()
-        stats = self._index.stats()
-        if stats["waiting"] + stats["running"] != len(self._lengths) or not self._running <= self._lengths.keys():
-            raise RuntimeError(
-                f"the core knows {len(self._lengths)} requests, {len(self._running)} of them running; "
-                f"the index {stats['waiting']} waiting and {stats['running']} running"
-            )
 
     def view(self) -> View:
         """The running batch as gates see it. O(rows log rows)."""

@@ -31,7 +31,7 @@ from feather_sglang.sglang.limits import limits_of
 from feather_sglang.sglang.mirror import Mirror
 from feather_sglang.sglang.queue import WaitingQueue
 from feather_sglang.sglang.row_order import ALL_ROWS, RowOrder
-from feather_sglang.sglang.rows import Place, Tracked, uncomputed_of
+from feather_sglang.sglang.rows import Place, Tracked, prefix_of
 from feather_sglang.sglang.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -107,29 +107,28 @@ class Adapter:
         if tracked is not None:
             self._guarded(self.mirror.release, tracked, None)
 
-    def adopt(self, requests: list[Any]) -> list[Any]:
+    def adopt(self, requests: list[Any] | WaitingQueue) -> list[Any] | WaitingQueue:
         """A new list for the waiting queue: in a pass the old one without the admitted, else whatever it is."""
         if self.fallen is not None:
             return requests
-        queue = WaitingQueue(requests, self)
+        queue = WaitingQueue(requests.data if isinstance(requests, WaitingQueue) else requests, self)
         book = self.book
         if self._adder is None or len(queue) + self._admitted_count() != len(book.waiting) + len(book.express):
             self._compare(queue)
         return queue
 
     def _admitted_count(self) -> int:
-        return sum(
-            (t := req.__dict__.get("feather")) is not None and t.place is not Place.RUNNING
-            for req in self._adder.can_run_list
-        )
+        taken = self._adder.can_run_list
+        first: Tracked | None = taken[0].__dict__.get("feather") if taken else None
+        return len(taken) - (first is not None and first.place is Place.RUNNING)  # a chunk that goes on comes first
 
     def _compare(self, queue: WaitingQueue) -> None:
         """Report what a replaced queue lost and gained: O(queue), for the rare replacements outside a pass."""
-        kept = {id(req) for req in queue.in_order()}
+        kept = {id(req) for req in queue.data}
         for place in (self.book.waiting, self.book.express):
             for tracked in [t for t in place.values() if id(t.req) not in kept]:
                 self.left(tracked.req)
-        for req in queue.in_order():
+        for req in queue.data:
             tracked = req.__dict__.get("feather")
             if tracked is None or tracked.place not in (Place.WAITING, Place.EXPRESS):
                 self.entered(req)
@@ -163,24 +162,21 @@ class Adapter:
         adder = self._adder
         stubs = [tracked.req for tracked in self.book.express.values()]
         yield from stubs
-        if _is_spent(adder):
-            return
         plan = self._guarded(self._plan, adder) if self.core is not None else None
         if plan is None:
             offered = {id(req) for req in stubs}
-            yield from (req for req in queue.in_order() if id(req) not in offered)
+            yield from (req for req in queue.data[:] if id(req) not in offered)
             return
+        waiting, taken, chunk = self.book.waiting, adder.can_run_list, self.settings.chunk_size
         for candidate in plan.order:
-            tracked = self.book.waiting.get(candidate.id)
+            tracked = waiting.get(candidate.id)
             if tracked is None:
                 continue
-            if self._offered and _is_spent(adder):
-                return
             self._offered.append(tracked)
             req = tracked.req
             yield req
-            taken = adder.can_run_list
-            if taken and taken[-1] is req and uncomputed_of(req) > candidate.uncomputed + self.settings.chunk_size:
+            computed = candidate.add_total - prefix_of(req)
+            if computed > candidate.uncomputed + chunk and taken and taken[-1] is req:
                 return
         self._offered_all = True
 
@@ -280,10 +276,11 @@ class Adapter:
         return self._guarded(self.core.plan_decode, ALL_ROWS) if self.core is not None else None
 
     def _settle(self, adder: Any) -> None:
-        reused = self.mirror.admit(adder.can_run_list)
+        core = self.core if self._planned else None
+        reused = self.mirror.admit(adder.can_run_list, planned=core is not None)
         refused = self._refused()
-        if self._planned and self.core is not None:
-            self.core.settle(reused, {t.id: "not admitted by the engine" for t in refused})
+        if core is not None:
+            core.settle(reused, {t.id: "not admitted by the engine" for t in refused})
         self.watch.settled([(self.book.running[id], tokens) for id, tokens in reused.items()], refused)
 
     def _refused(self) -> list[Tracked]:
@@ -329,7 +326,3 @@ class Adapter:
             reason,
             exc_info=error,
         )
-
-
-def _is_spent(adder: Any) -> bool:
-    return bool(adder.budget_state().name == "OTHER")

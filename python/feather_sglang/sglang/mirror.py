@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -24,7 +26,7 @@ from feather_sglang.sglang.rows import (
 logger = logging.getLogger(__name__)
 
 GROWTH_PASSES = 16
-"""Passes between two looks at the output of all decoding rows: what a row grew by is told in one piece."""
+"""Passes between two looks at the output of a decoding row, at least: what it grew by is told in one piece."""
 
 
 class Mirror:
@@ -44,6 +46,8 @@ class Mirror:
         self._page = page
         self._clip = clip
         self._passes = 0
+        self._due: defaultdict[int, list[Tracked]] = defaultdict(list)
+        """Rows by the pass in which to look whether their output grew by a chunk; only a row's last entry counts."""
 
     def enter(self, req: Any) -> None:
         """A request came into the waiting queue."""
@@ -61,7 +65,7 @@ class Mirror:
         if place is not Place.EXPRESS and self.core is not None:
             self.core.leave(tracked.id, produced)
 
-    def reconcile(self, running: Iterable[Any], chunked: Any) -> None:
+    def reconcile(self, running: list[Any], chunked: Any) -> None:
         """Have the book and the core hold these rows and no others: what finished, was aborted or was lost leaves.
 
         It begins a pass of the core.
@@ -70,22 +74,25 @@ class Mirror:
         :param chunked: the one of them whose prompt goes on in this pass, or None.
         """
         self._passes += 1
-        alive = self.book.alive_of(running)
-        gone = self.book.vanished(alive)
+        book = self.book
+        gone = book.vanished(running)
+        for tracked in gone:
+            book.release(tracked)
         if self.core is None:
-            for tracked in gone:
-                self.book.release(tracked)
-            self._rebuild(alive)
+            self._rebuild()
             return
         changed = self._changes(chunked)
-        leaving = [(tracked, produced_by(tracked)) for tracked in gone]
-        for tracked, produced in leaving:
-            if produced is not None and produced > tracked.told:
-                changed.append(self._grown(tracked))
-            alive.append(tracked.id)  # until its output is told
-        self.core.begin(changed, alive)
-        for tracked, produced in leaving:
-            self.release(tracked, produced)
+        alive = book.ids
+        finished: dict[int, int] = {}
+        for tracked in gone:
+            produced = produced_by(tracked)
+            if produced is not None:
+                finished[tracked.id] = produced
+                if produced > tracked.told:
+                    changed.append(self._grown(tracked))
+        if finished:
+            alive = alive + array("q", finished)  # until their output is told
+        self.core.begin(changed, alive, finished)
 
     def reconfigure(self, settings: Settings) -> None:
         """Go on with other settings, between two passes; ages and counts stay, and what only the old core knew to be
@@ -97,18 +104,25 @@ class Mirror:
         if replace(before, gate=settings.gate) == settings:
             core.change_gate(settings)
         else:
-            self._rebuild(list(self.book.running), core)
+            self._rebuild(core)
 
-    def admit(self, requests: Iterable[Any]) -> dict[int, int]:
-        """Move what a pass admitted from the queue into the batch; returns, by id, the tokens their match found."""
+    def admit(self, requests: Iterable[Any], planned: bool) -> dict[int, int]:
+        """Move what a pass admitted from the queue into the batch; returns, by id, the tokens their match found.
+
+        :param planned: whether the core will be told of these tokens (``Core.settle``).
+        """
         reused: dict[int, int] = {}
         for req in requests:
             tracked: Tracked | None = req.__dict__.get("feather")
             if tracked is None or tracked.place is Place.RUNNING:  # a chunk that goes on
                 continue
-            if tracked.place is Place.WAITING:
-                reused[tracked.id] = prefix_of(req)
+            waited = tracked.place is Place.WAITING
             self.book.admit(tracked)
+            if waited:
+                reused[tracked.id] = tokens = prefix_of(req)
+                self._look_at(tracked, self._settings.chunk_size)
+                if planned:
+                    tracked.published = tokens
         return reused
 
     def _enqueue(self, core: Core, tracked: Tracked) -> None:
@@ -122,27 +136,34 @@ class Mirror:
     def _changes(self, chunked: Any) -> list[Row]:
         changed: list[Row] = []
         computing = self.book.computing
-        if computing:
-            for tracked in list(computing.values()):
-                still = is_computing(tracked, chunked)
-                if not still:
-                    del computing[tracked.id]
-                if (row := row_of(tracked, still)) is not None:
-                    changed.append(row)
-        if self._passes % GROWTH_PASSES == 0:
-            chunk = self._settings.chunk_size
-            rows = self.book.running.values()
-            changed.extend(self._grown(t) for t in rows if len(t.req.output_ids) - t.told >= chunk)
+        for tracked in list(computing.values()):
+            still = is_computing(tracked, chunked)
+            if not still:
+                del computing[tracked.id]
+            if not still or tracked.published != tracked.req.kv.cache_protected_len:
+                changed.append(row_of(tracked, still))
+        chunk = self._settings.chunk_size
+        for tracked in self._due.pop(self._passes, ()):
+            if tracked.place is Place.RUNNING and tracked.due == self._passes:
+                grown = len(tracked.req.output_ids) - tracked.told
+                if grown >= chunk:
+                    changed.append(self._grown(tracked))
+                    grown = 0
+                self._look_at(tracked, chunk - grown)
         return changed
+
+    def _look_at(self, tracked: Tracked, tokens: int) -> None:
+        """Look at the output of a row again when it may have grown by so many tokens."""
+        tracked.due = self._passes + max(tokens, GROWTH_PASSES)
+        self._due[tracked.due].append(tracked)
 
     def _grown(self, tracked: Tracked) -> Row:
         output = tracked.req.output_ids
-        row = row_of(tracked, tracked.id in self.book.computing, grown=output[tracked.told :])
+        row = row_of(tracked, tracked.id in self.book.computing, output[tracked.told :])
         tracked.told = len(output)
-        assert row is not None
         return row
 
-    def _rebuild(self, alive: list[int], before: Core | None = None) -> None:
+    def _rebuild(self, before: Core | None = None) -> None:
         """A new core from what waits and runs.
 
         :param before: the one whose clock goes on; without one it starts anew, and the order of arrival stays.
@@ -157,10 +178,8 @@ class Mirror:
                 tracked.published, tracked.told = -1, len(tracked.req.output_ids)
                 self._enqueue(core, tracked)
         for tracked in book.running.values():
-            row = row_of(tracked, tracked.id in book.computing)
-            assert row is not None
-            rows.append(row)
-        core.begin(rows, alive)
+            rows.append(row_of(tracked, tracked.id in book.computing))
+        core.begin(rows, book.ids)
         if before is not None:
             core.succeed(before)
         self.core = core
@@ -168,5 +187,5 @@ class Mirror:
             logging.WARNING if before is None else logging.INFO,
             "feather: rebuilt with %d waiting and %d running requests",
             len(book.waiting),
-            len(alive),
+            len(book.running),
         )

@@ -23,7 +23,7 @@ class Place(IntEnum):
 class Tracked:
     """One request of the engine, under the id that the core knows it by."""
 
-    __slots__ = ("arrival", "id", "outputs_at_admission", "phase", "place", "published", "req", "since", "told")
+    __slots__ = ("arrival", "due", "id", "outputs_at_admission", "place", "published", "req", "row", "since", "told")
 
     def __init__(self, id: int, req: Any, arrival: tuple[int, int]) -> None:
         self.id = id
@@ -32,10 +32,13 @@ class Tracked:
         self.since: float | None = time.monotonic()
         """When it came, for operators and nobody else; None: it was admitted once."""
         self.place = Place.WAITING
-        self.phase = Phase.WAITING
         self.published = -1
         """As told last; -1: never."""
         self.outputs_at_admission = 0
+        self.row = 0
+        """Its place among the ids of running rows."""
+        self.due = 0
+        """The pass in which to look at its output again."""
         self.told = 0
         """Output tokens that the core knows."""
 
@@ -106,18 +109,14 @@ def unshared_request_of(tracked: Tracked, page: int) -> Request:
     )
 
 
-def row_of(tracked: Tracked, computing: bool, grown: Any = None) -> Row | None:
-    """What changed of a running row since it was told last; None: nothing.
+def row_of(tracked: Tracked, computing: bool, grown: Any = None) -> Row:
+    """What is new of a running row.
 
     :param computing: whether its prompt is still being computed.
     :param grown: output tokens not told yet.
     """
-    phase = Phase.PREFILLING if computing else Phase.DECODING
-    published = tracked.req.kv.cache_protected_len  # what the tree owns: equal to what another request would match
-    if phase is tracked.phase and published == tracked.published and grown is None:
-        return None
-    tracked.phase, tracked.published = phase, published
-    return Row(tracked.id, phase, published, settled=not computing, grown=grown)
+    tracked.published = published = tracked.req.kv.cache_protected_len  # what the tree owns, and another would match
+    return Row(tracked.id, Phase.PREFILLING if computing else Phase.DECODING, published, 0, not computing, grown)
 
 
 def is_computing(tracked: Tracked, chunked: Any) -> bool:
@@ -131,12 +130,11 @@ def is_computing(tracked: Tracked, chunked: Any) -> bool:
 
 def prefix_of(req: Any) -> int:
     """Tokens that the match of a request found when it was admitted."""
-    return int(req.prefix_len) if hasattr(req, "prefix_len") else len(req.prefix_indices)  # before 0.5.22
-
-
-def uncomputed_of(req: Any) -> int:
-    """Tokens that a request must compute after its match."""
-    return len(req.origin_input_ids) + len(req.output_ids) - prefix_of(req)
+    try:
+        tokens: int = req.prefix_len
+    except AttributeError:  # before 0.5.22
+        tokens = len(req.prefix_indices)
+    return tokens
 
 
 def produced_by(tracked: Tracked) -> int | None:
