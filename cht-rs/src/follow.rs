@@ -64,3 +64,69 @@ pub(crate) fn spread(id: u64) -> u64 {
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Row;
+    use crate::{Arrival, Arriving, Budget, Config, Index, Order};
+
+    fn index(requests: u64) -> Index {
+        let (chunk, page, order, aging, barrier_min) = (4, 1, Order::Held, 0.0, 4);
+        let config =
+            Config { chunk, page, order, aging, barrier_min, max_wait: 1 << 40, capacity: 1 << 20, key: [1, 2] };
+        let mut index = Index::new(config).unwrap();
+        for id in 0..requests {
+            let tokens: Vec<i64> = (0..8).map(|i| if i < 4 { i } else { id as i64 }).collect();
+            let (path, stream) = index.path(&[], &[&tokens], 8);
+            let arrival = Arrival { tokens: 0, sequence: id };
+            index
+                .insert(Arriving { id, length: 8, reserve: 0, arrival, leads: true, path, stream: Some(stream) })
+                .unwrap();
+        }
+        index
+    }
+
+    fn running(index: &Index) -> Vec<u64> {
+        let mut ids: Vec<u64> = index.running_ids().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    #[test]
+    fn the_rows_are_those_that_the_engine_runs() {
+        let mut index = index(6);
+        for alive in [vec![0, 1, 2], vec![2, 1, 0], vec![1, 3], vec![3, 1, 77], vec![5, 5, 3], vec![]] {
+            index.follow(&alive, &[], &[]);
+            let mut expected: Vec<u64> = alive.into_iter().filter(|&id| id < 6).collect();
+            expected.sort_unstable();
+            expected.dedup();
+            assert_eq!(running(&index), expected);
+            index.check_integrity().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_plan_that_was_not_settled_is_taken_back() {
+        let mut index = index(3);
+        let budget = Budget { now: 0, kv: 1 << 20, rows: 9, prefill: 1 << 20, chunked: true, idle: true };
+        assert!(!index.plan(budget).order.is_empty());
+        index.follow(&[], &[], &[]);
+        assert_eq!((running(&index), index.figures().waiting), (vec![], 3));
+    }
+
+    #[test]
+    fn what_is_new_is_told_before_the_finished_leave() {
+        let mut index = index(2);
+        index.follow(&[0], &[], &[]);
+        let grown = [7, 7, 7, 7];
+        let changed = [
+            Row { id: 0, published: 8, computing: false, grown: &grown },
+            Row { id: 1, published: 8, computing: false, grown: &[] },
+        ];
+        index.follow(&[0], &changed, &[0, 9]);
+        assert_eq!(running(&index), [] as [u64; 0]);
+        assert_eq!(index.figures().cached_tokens, 12, "with what it produced");
+        assert_eq!(index.figures().waiting, 1, "a row that does not run is passed over");
+        index.check_integrity().unwrap();
+    }
+}

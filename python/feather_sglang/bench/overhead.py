@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from feather_sglang._cht import build_info
 from feather_sglang.bench import results
@@ -53,6 +57,8 @@ def main(argv: list[str]) -> int:
     began = time.perf_counter()
     result = report(list(_cells(options.quick)), hash_over_read_bandwidth(), circumstances)
     print(render(result))
+    if not options.quick:
+        result["adapter_pass_us"] = _adapter_pass()
     if options.json is not None:
         results.write(result, options.json)
     if pictures:
@@ -71,6 +77,17 @@ def _cells(quick: bool) -> Iterator[Cell]:
         for waiting in QUEUES:
             yield _said(compare(tokens, waiting, ["rust", "python"]))
     yield _said(alone(*LONG_QUEUE))
+
+
+def _adapter_pass() -> dict[str, Any]:
+    """What the plugin adds to a pass of a real Scheduler, in a process of its own: a process has one configuration."""
+    module = "feather_sglang.bench.overhead_pass"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-m", module], stdout=subprocess.PIPE, check=True)
+    passes: dict[str, Any] = json.loads(done.stdout)
+    print("\nadded to a pass of SGLang's scheduler, microseconds (k: requests admitted)")
+    for key, us in passes.items():
+        print(f"  {key}: median {us['median']:.0f}, p99 {us['p99']:.0f} ({us['passes']} passes)")
+    return passes
 
 
 def _said(cell: Cell) -> Cell:

@@ -86,10 +86,12 @@ class Mirror:
         finished: dict[int, int] = {}
         for tracked in gone:
             produced = produced_by(tracked)
-            if produced is not None:
-                finished[tracked.id] = produced
-                if produced > tracked.told:
-                    changed.append(self._grown(tracked))
+            if produced is None:
+                self.core.leave(tracked.id, None)
+                continue
+            finished[tracked.id] = produced
+            if produced > tracked.told:
+                changed.append(self._grown(tracked))
         if finished:
             alive = alive + array("q", finished)  # until their output is told
         self.core.begin(changed, alive, finished)
