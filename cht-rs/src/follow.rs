@@ -56,7 +56,7 @@ impl Index {
     }
 }
 
-/// Makes sums of different sets of ids differ (the finaliser of SplitMix64), so that most passes compare their rows with
+/// Makes sums of different sets of ids differ (the finaliser of `SplitMix64`), so that most passes compare rows with
 /// the engine's without looking at one.
 pub(crate) fn spread(id: u64) -> u64 {
     let mut x = id.wrapping_add(0x9E37_79B9_7F4A_7C15);
