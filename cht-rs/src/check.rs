@@ -2,7 +2,7 @@
 
 use crate::frontier::Order;
 use crate::index::Index;
-use crate::node::{Counts, Node, NodeId, REQUEST, ROOT};
+use crate::node::{Counts, Item, Node, NodeId, REQUEST, ROOT, is_watched};
 use crate::request::State;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -37,9 +37,9 @@ impl Index {
                 add(request.end, self.demand(slot));
                 ensure!(self.ages.key(request.at) == Some(request.arrival), "id {} waits without an age", request.id);
                 ensure!(request.queued != self.aside.contains(&slot), "id {} is queued and set aside", request.id);
-                let listed = self.tree.node(request.end).queue.key(self.tree.queue_at[slot as usize]);
-                let entry = request.queued.then(|| self.entry(slot));
-                ensure!(listed == entry, "id {}: its queue disagrees", request.id);
+                let listed = self.tree.node(request.end).queue.at(self.tree.places.requests[slot as usize]);
+                let item = Item { of: REQUEST | slot, slot };
+                ensure!(listed == request.queued.then(|| (self.queue_key(slot), item)), "id {}: its queue disagrees", request.id);
                 ensure!(!request.computing, "id {} computes while it waits", request.id);
             } else {
                 rows += 1;
@@ -98,7 +98,7 @@ impl Index {
                 active += if node.counts.rows > 0 { node.label.len() as u64 } else { 0 };
                 cached += if node.counts.cached > 0 { node.label.len() as u64 } else { 0 };
             }
-            let watched = v != ROOT && node.counts.is_watched();
+            let watched = v != ROOT && is_watched(node.counts.state());
             ensure!(watched == (tree.frontier.watched.get(node.watched_at as usize) == Some(&v)), "node {v}: watched");
             all_watched += usize::from(watched);
             let rank = if tree.is_live(v) { tree.rank(v) } else { None };
@@ -136,26 +136,28 @@ impl Index {
     fn check_queue(&self, v: NodeId, node: &Node) -> Result<(), String> {
         let tree = &self.tree;
         let (mut queued, mut leads) = (0, 0);
+        let places = &tree.places;
         for child in tree.children(v) {
-            let below = tree.node(child);
-            let listed = !tree.is_live(child);
-            let entry = below.queue.first().map(|first| first.0).filter(|_| listed);
-            let lead = below.lead().filter(|_| listed);
-            ensure!(node.queue.key(below.queue_at) == entry, "node {child}: its entry above");
-            ensure!(node.leads.key(below.leads_at) == lead, "node {child}: its lead above");
-            queued += usize::from(entry.is_some());
+            let (below, listed) = (tree.node(child), !tree.is_live(child));
+            let item = |slot| Item { of: child, slot };
+            let first = below.first().filter(|_| listed).map(|first| (first.key, item(first.slot)));
+            let lead = below.lead().filter(|_| listed).map(|(lead, slot)| (lead, item(slot)));
+            ensure!(node.queue.at(places.children[child as usize]) == first, "node {child}: its entry above");
+            ensure!(node.leads.at(places.leads[child as usize]) == lead, "node {child}: its lead above");
+            queued += usize::from(first.is_some());
             leads += usize::from(lead.is_some());
         }
-        for &(_, item) in node.queue.entries().iter().filter(|entry| entry.1 & REQUEST != 0) {
-            ensure!(self.request(item & !REQUEST).end == v, "node {v}: a foreign request");
+        for &(_, item) in node.queue.entries().iter().filter(|entry| entry.1.of & REQUEST != 0) {
+            ensure!(self.request(item.slot).end == v, "node {v}: a foreign request");
             queued += 1;
         }
-        let place = |item: u32| match item & REQUEST {
-            0 => tree.node(item).queue_at,
-            _ => tree.queue_at[(item & !REQUEST) as usize],
+        let place = |item: Item| match item.of & REQUEST {
+            0 => places.children[item.of as usize],
+            _ => places.requests[item.slot as usize],
         };
+        let lead_place = |item: Item| places.leads[item.of as usize];
         ensure!(node.queue.len() == queued && node.queue.is_sound(place), "node {v}: its queue");
-        ensure!(node.leads.len() == leads && node.leads.is_sound(|c| tree.node(c).leads_at), "node {v}: its leads");
+        ensure!(node.leads.len() == leads && node.leads.is_sound(lead_place), "node {v}: its leads");
         Ok(())
     }
 

@@ -7,7 +7,10 @@
 //! the next request is read off in O(log A), A the live nodes.
 
 use crate::heap::{Heap, NOWHERE};
-use crate::node::{Arrival, Counts, Entry, Lead, NodeId, OrderKey, REQUEST, ROOT, Rank, Slot};
+use crate::node::{
+    ACTIVE, CACHED, Counts, First, Item, Key, LED, Lead, NodeId, OrderKey, REQUEST, ROOT, Rank, Slot, WAITED_FOR,
+    is_watched,
+};
 use crate::tree::{FastMap, Tree};
 
 /// How waiting requests are ordered.
@@ -30,13 +33,13 @@ pub(crate) struct Frontier {
     /// `Missing`: fewest unheld tokens (aged), arrival.
     pub by_order: Heap<OrderKey>,
     /// The same nodes by the arrival of their first request; only under `Held`.
-    pub by_age: Heap<Arrival>,
-    /// See [`Counts::is_watched`]; in no particular order.
+    pub by_age: Heap<Key>,
+    /// See [`is_watched`]; in no particular order.
     pub watched: Vec<NodeId>,
     /// What lies above some watched node changed, so that its rank may be wrong.
     pub watched_are_stale: bool,
-    /// Room for the path that is being walked, and whether a node's rank has to be settled.
-    pub path: Vec<(NodeId, bool)>,
+    /// Room for the nodes of a walk whose rank depends on what lies above them.
+    pub unsettled: Vec<NodeId>,
 }
 
 /// Chunks of the path to a node that are active, and published.
@@ -44,6 +47,17 @@ pub(crate) struct Frontier {
 struct Covered {
     active: u32,
     published: u32,
+}
+
+/// Where what is listed in the queues of nodes stands there. Apart from the nodes: a sift writes several of these.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// A waiting request in the queue of the node where it ends, by slot.
+    pub requests: Vec<u32>,
+    /// A node in its parent's queue, by node.
+    pub children: Vec<u32>,
+    /// A node in its parent's leads, by node.
+    pub leads: Vec<u32>,
 }
 
 /// `Missing` counts in 1/65,536 tokens, so that ageing stays an integer, equal on all ranks.
@@ -60,8 +74,11 @@ impl Tree {
     }
 
     pub fn is_live(&self, v: NodeId) -> bool {
-        let counts = &self.node(v).counts;
-        v == ROOT || counts.rows > 0 || counts.leading > 0
+        v == ROOT || self.node(v).counts.state() & (ACTIVE | LED) != 0
+    }
+
+    fn is_active(&self, v: NodeId) -> bool {
+        v == ROOT || self.node(v).counts.rows > 0
     }
 
     /// Tokens that a request below the pending node `v` saves by waiting for it.
@@ -85,9 +102,7 @@ impl Tree {
     /// The nodes of `steps` lie on one path, the deepest first. `queue_changed`: the caller changed the queue of the first.
     /// O(nodes up to where the steps cancel and no queue changes), each O(log) where its state flips.
     pub fn add_along(&mut self, steps: &[(NodeId, Counts)], mut queue_changed: bool) {
-        let mut path = std::mem::take(&mut self.frontier.path);
         let (mut v, mut steps, mut delta) = (steps[0].0, steps, Counts::default());
-        let mut ranks = 0;
         loop {
             self.work.nodes_visited += 1;
             while let Some((&(_, more), rest)) = steps.split_first().filter(|(step, _)| step.0 == v) {
@@ -97,67 +112,67 @@ impl Tree {
             if steps.is_empty() && !queue_changed && delta == Counts::default() {
                 break;
             }
-            let before = self.node(v).counts;
-            self.node_mut(v).counts += delta;
-            let flipped = self.note_flips(v, before);
-            let changed = queue_changed || flipped || delta.rows != 0;
-            queue_changed = changed && self.list(v);
-            // What lies above decides the rank, too: it is settled on the way back.
-            let ranked = changed && self.is_live(v);
-            ranks += u32::from(ranked);
-            path.push((v, ranked));
+            let node = self.node_mut(v);
+            let (parent, before) = (node.parent, node.counts.state());
+            node.counts += delta;
+            let flips = before ^ node.counts.state();
+            if flips != 0 && v != ROOT {
+                self.note_flips(v, before);
+            }
+            if queue_changed || flips & !WAITED_FOR != 0 || delta.rows != 0 {
+                queue_changed = self.list(v);
+                if self.is_active(v) {
+                    self.put_rank(v, self.rank(v));
+                } else if self.is_live(v) {
+                    self.frontier.unsettled.push(v);
+                }
+            }
             if v == ROOT {
                 break;
             }
-            v = self.node(v).parent;
+            v = parent;
         }
-        if ranks > 0 {
-            let mut above = self.above(v);
-            for &(v, ranked) in path.iter().rev() {
-                above = self.covered_at(v, above);
-                if ranked {
-                    self.put_rank(v, self.rank_below(v, above));
-                }
-            }
-        }
-        path.clear();
-        self.frontier.path = path;
+        self.settle_ranks();
         self.refresh_watched();
     }
 
-    /// Records what became active, cached or pending at `v`; tells whether its liveness or publication changed.
-    fn note_flips(&mut self, v: NodeId, before: Counts) -> bool {
-        if v == ROOT {
-            return false;
+    /// Ranks the nodes of a path that are live and not active. What lies above decides it, so they come last; and as what
+    /// is active or published begins at the root, it covers all of them alike.
+    fn settle_ranks(&mut self) {
+        let mut unsettled = std::mem::take(&mut self.frontier.unsettled);
+        if let Some(&deepest) = unsettled.first() {
+            let above = self.above(deepest);
+            for v in unsettled.drain(..) {
+                self.put_rank(v, self.rank_below(v, self.covered_at(v, above)));
+            }
         }
-        let after = self.node(v).counts;
-        let chunks = self.node(v).label.len() as u64;
-        match (before.rows > 0, after.rows > 0) {
-            (false, true) => self.active_chunks += chunks,
-            (true, false) => self.active_chunks -= chunks,
+        self.frontier.unsettled = unsettled;
+    }
+
+    /// Records what became active, cached or watched at `v`, whose state was `before`.
+    fn note_flips(&mut self, v: NodeId, before: u8) {
+        let node = self.node(v);
+        let (after, chunks) = (node.counts.state(), node.label.len() as u64);
+        let count = |total: &mut u64, bit: u8| match (before & bit != 0, after & bit != 0) {
+            (false, true) => *total += chunks,
+            (true, false) => *total -= chunks,
             _ => {}
-        }
-        match (before.cached > 0, after.cached > 0) {
-            (false, true) => self.cached_chunks += chunks,
-            (true, false) => self.cached_chunks -= chunks,
-            _ => {}
-        }
-        let flips = |is: fn(&Counts) -> bool| is(&before) != is(&after);
-        let flipped = flips(|c| c.rows > 0) || flips(|c| c.leading > 0) || flips(Counts::published);
+        };
+        count(&mut self.active_chunks, ACTIVE);
+        count(&mut self.cached_chunks, CACHED);
         // Watched nodes below have a leading row and a waiting request, and so has this one.
-        if flips(|c| c.rows > 0) || flips(Counts::published) {
-            self.frontier.watched_are_stale |= after.leading > 0 && after.waiting > 0;
+        if (before ^ after) & (ACTIVE | CACHED) != 0 && after & (LED | WAITED_FOR) == LED | WAITED_FOR {
+            self.frontier.watched_are_stale = true;
         }
-        if before.is_watched() != after.is_watched() {
+        if is_watched(before) != is_watched(after) {
             self.watch(v);
         }
-        flipped
     }
 
     /// Keeps `watched` right for `v`. O(1).
     pub fn watch(&mut self, v: NodeId) {
         let at = self.node(v).watched_at;
-        match (self.node(v).counts.is_watched(), at != NOWHERE) {
+        match (is_watched(self.node(v).counts.state()), at != NOWHERE) {
             (true, false) => {
                 self.node_mut(v).watched_at = self.frontier.watched.len() as u32;
                 self.frontier.watched.push(v);
@@ -242,107 +257,114 @@ impl Tree {
         if self.is_live(v) {
             self.leave_parent(v)
         } else {
-            self.unrank(v);
+            self.put_rank(v, None);
             let node = self.node(v);
-            let (entry, lead) = (node.queue.first().map(|first| first.0), node.lead());
-            self.list_in_parent(v, entry, lead)
+            let (first, lead) = (node.first(), node.lead());
+            self.list_in_parent(v, first, lead)
         }
     }
 
     /// Takes `v` out of its parent's queue; tells whether it was there.
     pub fn leave_parent(&mut self, v: NodeId) -> bool {
-        self.list_in_parent(v, None, None)
+        let listed = self.places.children[v as usize] != NOWHERE; // as it is wherever its lead is
+        listed && self.list_in_parent(v, None, None)
     }
 
-    fn list_in_parent(&mut self, v: NodeId, entry: Option<Entry>, lead: Option<Lead>) -> bool {
-        let (parent, queue_at, leads_at) = (self.node(v).parent, self.node(v).queue_at, self.node(v).leads_at);
-        if v == ROOT {
-            return false;
-        }
-        let above = self.node(parent);
-        let (old_entry, old_lead) = (above.queue.key(queue_at), above.leads.key(leads_at));
-        if old_entry != entry {
-            self.set_in_queue(parent, queue_at, v, entry);
-        }
-        if old_lead != lead {
-            self.work.queue_operations += 1;
-            let mut leads = std::mem::take(&mut self.node_mut(parent).leads);
-            self.queue_bytes -= leads.bytes();
-            leads.set(leads_at, v, lead, |child, at| self.nodes[child as usize].leads_at = at);
-            self.queue_bytes += leads.bytes();
-            self.node_mut(parent).leads = leads;
-        }
-        old_entry != entry || old_lead != lead
+    fn list_in_parent(&mut self, v: NodeId, first: Option<First>, lead: Option<(Lead, Slot)>) -> bool {
+        let item = |slot| Item { of: v, slot };
+        let parent = self.node(v).parent;
+        let queue = first.map(|first| (first.key, item(first.slot)));
+        let queue_changed = self.set_in_queue(parent, self.places.children[v as usize], queue);
+        let lead_changed = self.set_in_leads(parent, self.places.leads[v as usize], lead.map(|(lead, slot)| (lead, item(slot))));
+        queue_changed || lead_changed
     }
 
     /// Puts a waiting request into the queue of the node where it ends, or takes it out. The caller repairs upwards.
-    pub fn set_queued(&mut self, v: NodeId, slot: Slot, entry: Option<Entry>) {
-        if self.queue_at.len() <= slot as usize {
-            self.queue_at.resize(slot as usize + 1, NOWHERE);
+    pub fn set_queued(&mut self, v: NodeId, slot: Slot, key: Option<Key>) {
+        if self.places.requests.len() <= slot as usize {
+            self.places.requests.resize(slot as usize + 1, NOWHERE);
         }
-        self.set_in_queue(v, self.queue_at[slot as usize], REQUEST | slot, entry);
+        let of = REQUEST | slot;
+        self.set_in_queue(v, self.places.requests[slot as usize], key.map(|key| (key, Item { of, slot })));
     }
 
-    fn set_in_queue(&mut self, v: NodeId, at: u32, item: u32, entry: Option<Entry>) {
-        self.work.queue_operations += 1;
-        let mut queue = std::mem::take(&mut self.node_mut(v).queue);
-        self.queue_bytes -= queue.bytes();
-        queue.set(at, item, entry, |item, at| {
-            if item & REQUEST == 0 {
-                self.nodes[item as usize].queue_at = at;
-            } else {
-                self.queue_at[(item & !REQUEST) as usize] = at;
-            }
+    /// Lists an item that stands at `at` in the queue of `v`, or no more; tells whether that changed anything.
+    fn set_in_queue(&mut self, v: NodeId, at: u32, entry: Option<(Key, Item)>) -> bool {
+        let Tree { nodes, places, queue_bytes, work, .. } = self;
+        let queue = &mut nodes[v as usize].queue;
+        if queue.at(at) == entry {
+            return false;
+        }
+        work.queue_operations += 1;
+        *queue_bytes -= queue.bytes();
+        queue.set(at, entry, |item, at| match item.of & REQUEST {
+            0 => places.children[item.of as usize] = at,
+            _ => places.requests[item.slot as usize] = at,
         });
-        self.queue_bytes += queue.bytes();
-        self.node_mut(v).queue = queue;
+        *queue_bytes += queue.bytes();
+        true
     }
 
-    pub fn unrank(&mut self, v: NodeId) {
-        self.put_rank(v, None);
+    /// The same for the leads of `v`.
+    fn set_in_leads(&mut self, v: NodeId, at: u32, entry: Option<(Lead, Item)>) -> bool {
+        let Tree { nodes, places, queue_bytes, work, .. } = self;
+        let leads = &mut nodes[v as usize].leads;
+        if leads.at(at) == entry {
+            return false;
+        }
+        work.queue_operations += 1;
+        *queue_bytes -= leads.bytes();
+        leads.set(at, entry, |item, at| places.leads[item.of as usize] = at);
+        *queue_bytes += leads.bytes();
+        true
     }
 
     /// Places `v` in the global orders.
-    fn put_rank(&mut self, v: NodeId, rank: Option<Rank>) {
-        let (order_at, age_at) = (self.node(v).order_at, self.node(v).age_at);
-        let order = rank.map(|rank| rank.order);
-        if self.frontier.by_order.key(order_at) != order {
-            self.work.queue_operations += 1;
-            let nodes = &mut self.nodes;
-            self.frontier.by_order.set(order_at, v, order, |v, at| nodes[v as usize].order_at = at);
-        }
-        if self.frontier.order != Order::Held {
+    pub fn put_rank(&mut self, v: NodeId, rank: Option<Rank>) {
+        let Tree { nodes, frontier, work, .. } = self;
+        let node = &nodes[v as usize];
+        let (order_at, age_at) = (node.order_at, node.age_at);
+        if rank.is_none() && order_at == NOWHERE {
             return;
         }
-        let age = rank.map(|rank| rank.age);
-        if self.frontier.by_age.key(age_at) != age {
-            self.work.queue_operations += 1;
-            let nodes = &mut self.nodes;
-            self.frontier.by_age.set(age_at, v, age, |v, at| nodes[v as usize].age_at = at);
+        let order = rank.map(|rank| (rank.order, v));
+        if frontier.by_order.at(order_at) != order {
+            work.queue_operations += 1;
+            frontier.by_order.set(order_at, order, |v, at| nodes[v as usize].order_at = at);
+        }
+        let age = rank.map(|rank| (rank.age, v));
+        if frontier.order == Order::Held && frontier.by_age.at(age_at) != age {
+            work.queue_operations += 1;
+            frontier.by_age.set(age_at, age, |v, at| nodes[v as usize].age_at = at);
         }
     }
 
     /// Where `v` belongs in the global orders; nowhere if nothing waits there or the barrier holds all of it back.
     pub fn rank(&self, v: NodeId) -> Option<Rank> {
-        self.node(v).queue.first()?;
-        self.rank_below(v, self.above(v))
+        self.node(v).first()?;
+        let depth = self.node(v).depth;
+        let own = Covered { active: depth, published: depth };
+        self.rank_below(v, if self.is_active(v) { own } else { self.above(v) })
     }
 
     fn rank_below(&self, v: NodeId, covered: Covered) -> Option<Rank> {
         let node = self.node(v);
-        let (first, _) = node.queue.first()?;
+        let age = node.first()?.key;
         let missing = u64::from(node.depth - covered.published) * self.frontier.chunk;
         if self.is_pending(v) && missing >= self.frontier.barrier_min {
             return None;
         }
-        let (held, age) = (u64::from(covered.active), first.key.arrival);
         let order = match self.frontier.order {
             Order::Held => {
                 // A request that is being computed already, but is not worth waiting for, comes after active ones.
-                let rows = if covered.active == node.depth { node.counts.rows as u64 } else { 0 };
-                (u64::MAX - held, u64::MAX - rows, age)
+                let rows = if covered.active == node.depth { node.counts.rows as u32 } else { 0 };
+                let most = u64::from(u32::MAX - covered.active) << 32 | u64::from(u32::MAX - rows);
+                OrderKey { most, key: age }
             }
-            Order::Missing => (first.key.rank - held * self.frontier.chunk * RANK_UNIT, 0, age),
+            Order::Missing => {
+                let held = u64::from(covered.active) * self.frontier.chunk;
+                OrderKey { most: 0, key: Key { rank: age.rank - held * RANK_UNIT, ..age } }
+            }
         };
         Some(Rank { order, age })
     }

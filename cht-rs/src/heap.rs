@@ -11,139 +11,195 @@ const SMALL: usize = 4;
 
 /// Keys must differ from each other: then no answer depends on the history of the heap.
 #[derive(Clone, Debug)]
-pub(crate) struct Heap<K> {
-    entries: Vec<(K, u32)>,
+pub(crate) struct Heap<K, I = u32> {
+    entries: Entries<K, I>,
 }
 
-impl<K> Default for Heap<K> {
+/// Most queues hold one request: that one needs no allocation.
+#[derive(Clone, Debug)]
+enum Entries<K, I> {
+    One([(K, I); 1]),
+    Many(Vec<(K, I)>),
+}
+
+impl<K, I> Default for Heap<K, I> {
     fn default() -> Self {
-        Heap { entries: Vec::new() }
+        Heap { entries: Entries::Many(Vec::new()) }
     }
 }
 
-impl<K: Ord + Copy> Heap<K> {
+impl<K: Ord + Copy, I: Copy> Heap<K, I> {
+    #[inline]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries().len()
     }
 
     /// Bytes allocated.
     pub fn bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<(K, u32)>()
+        match &self.entries {
+            Entries::One(_) => 0,
+            Entries::Many(entries) => entries.capacity() * size_of::<(K, I)>(),
+        }
     }
 
     #[inline]
-    pub fn first(&self) -> Option<(K, u32)> {
-        self.entries.first().copied()
+    pub fn first(&self) -> Option<(K, I)> {
+        self.entries().first().copied()
     }
 
-    /// The key of the item at `place`, as its owner recorded it.
+    /// What stands at `place`, as its owner recorded it.
+    #[inline]
+    pub fn at(&self, place: u32) -> Option<(K, I)> {
+        self.entries().get(place as usize).copied()
+    }
+
+    /// The key of the item at `place`.
     #[inline]
     pub fn key(&self, place: u32) -> Option<K> {
-        self.entries.get(place as usize).map(|entry| entry.0)
+        self.at(place).map(|entry| entry.0)
     }
 
-    pub fn entries(&self) -> &[(K, u32)] {
-        &self.entries
+    #[inline]
+    pub fn entries(&self) -> &[(K, I)] {
+        match &self.entries {
+            Entries::One(entry) => entry,
+            Entries::Many(entries) => entries,
+        }
     }
 
-    /// Inserts `item`, re-keys it, or (`key` is `None`) removes it.
+    /// Inserts an entry (`at` is [`NOWHERE`]), puts it in place of the one that stands at `at`, or removes that one.
     ///
-    /// `at`: where it stands, [`NOWHERE`] if it doesn't; `moved(item, place)` is called for every item whose place
-    /// changes. O(log n).
-    pub fn set(&mut self, at: u32, item: u32, key: Option<K>, mut moved: impl FnMut(u32, u32)) {
-        let place = at as usize;
-        match (key, at == NOWHERE) {
+    /// `moved(item, place)` is called for every item whose place changes. O(log n).
+    #[inline]
+    pub fn set(&mut self, at: u32, entry: Option<(K, I)>, mut moved: impl FnMut(I, u32)) {
+        match (entry, at == NOWHERE) {
             (None, true) => {}
-            (None, false) => {
+            (None, false) => self.remove(at as usize, &mut moved),
+            (Some(entry), true) => self.push(entry, &mut moved),
+            (Some(entry), false) => match &mut self.entries {
+                Entries::One(one) => *one = [entry],
+                Entries::Many(entries) => {
+                    entries[at as usize] = entry;
+                    settle(entries, at as usize, &mut moved);
+                }
+            },
+        }
+    }
+
+    #[inline]
+    fn remove(&mut self, at: usize, moved: &mut impl FnMut(I, u32)) {
+        match &mut self.entries {
+            Entries::One([(_, item)]) => {
+                moved(*item, NOWHERE);
+                *self = Heap::default();
+            }
+            Entries::Many(entries) => {
+                let (_, item) = entries.swap_remove(at);
                 moved(item, NOWHERE);
-                self.entries.swap_remove(place);
-                if place < self.entries.len() {
-                    self.settle(place, &mut moved);
-                } else if self.entries.is_empty() && self.entries.capacity() > SMALL {
-                    self.entries = Vec::new();
+                if at < entries.len() {
+                    settle(entries, at, moved);
+                } else if entries.is_empty() && entries.capacity() > SMALL {
+                    *entries = Vec::new();
                 }
             }
-            (Some(key), true) => {
-                if self.entries.capacity() == 0 {
-                    self.entries.reserve_exact(1); // most queues hold one request
-                }
-                self.entries.push((key, item));
-                self.sift_up(self.entries.len() - 1, &mut moved);
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, entry: (K, I), moved: &mut impl FnMut(I, u32)) {
+        match &mut self.entries {
+            Entries::Many(entries) if entries.capacity() == 0 => {
+                self.entries = Entries::One([entry]);
+                moved(entry.1, 0);
             }
-            (Some(key), false) => {
-                self.entries[place].0 = key;
-                self.settle(place, &mut moved);
+            Entries::Many(entries) => {
+                let last = entries.len();
+                entries.push(entry);
+                sift_up(entries, last, moved);
+            }
+            Entries::One([first]) => {
+                let mut entries = Vec::with_capacity(SMALL);
+                entries.extend([*first, entry]);
+                sift_up(&mut entries, 1, moved);
+                self.entries = Entries::Many(entries);
             }
         }
     }
 
     /// The items, smallest key first. O(log n) each.
-    pub fn in_order(&self) -> impl Iterator<Item = (K, u32)> + '_ {
+    pub fn in_order(&self) -> impl Iterator<Item = (K, I)> + '_ {
+        let entries = self.entries();
         let mut open = BinaryHeap::new();
-        if let Some(&(key, _)) = self.entries.first() {
+        if let Some(&(key, _)) = entries.first() {
             open.push(Reverse((key, 0)));
         }
         std::iter::from_fn(move || {
             let Reverse((key, place)) = open.pop()?;
             for child in [2 * place + 1, 2 * place + 2] {
-                if let Some(&(key, _)) = self.entries.get(child) {
+                if let Some(&(key, _)) = entries.get(child) {
                     open.push(Reverse((key, child)));
                 }
             }
-            Some((key, self.entries[place].1))
+            Some((key, entries[place].1))
         })
     }
 
     /// Whether every item is where `place` says, below a smaller one.
-    pub fn is_sound(&self, place: impl Fn(u32) -> u32) -> bool {
-        self.entries
-            .iter()
-            .enumerate()
-            .all(|(at, &(key, item))| place(item) as usize == at && (at == 0 || self.entries[(at - 1) / 2].0 < key))
+    pub fn is_sound(&self, place: impl Fn(I) -> u32) -> bool {
+        let entries = self.entries();
+        let in_place = |(at, &(key, item)): (usize, &(K, I))| {
+            place(item) as usize == at && (at == 0 || entries[(at - 1) / 2].0 < key)
+        };
+        entries.iter().enumerate().all(in_place)
     }
+}
 
-    fn settle(&mut self, place: usize, moved: &mut impl FnMut(u32, u32)) {
-        if self.sift_up(place, moved) == place {
-            self.sift_down(place, moved);
-        }
+#[inline]
+fn settle<K: Ord + Copy, I: Copy>(entries: &mut [(K, I)], place: usize, moved: &mut impl FnMut(I, u32)) {
+    if sift_up(entries, place, moved) == place {
+        sift_down(entries, place, moved);
     }
+}
 
-    #[inline]
-    fn sift_up(&mut self, mut place: usize, moved: &mut impl FnMut(u32, u32)) -> usize {
-        let entry = self.entries[place];
-        while place > 0 {
-            let above = (place - 1) / 2;
-            if self.entries[above].0 <= entry.0 {
-                break;
-            }
-            self.entries[place] = self.entries[above];
-            moved(self.entries[place].1, place as u32);
-            place = above;
+#[inline]
+fn sift_up<K: Ord + Copy, I: Copy>(
+    entries: &mut [(K, I)],
+    mut place: usize,
+    moved: &mut impl FnMut(I, u32),
+) -> usize {
+    let entry = entries[place];
+    while place > 0 {
+        let above = (place - 1) / 2;
+        if entries[above].0 <= entry.0 {
+            break;
         }
-        self.entries[place] = entry;
-        moved(entry.1, place as u32);
-        place
+        entries[place] = entries[above];
+        moved(entries[place].1, place as u32);
+        place = above;
     }
+    entries[place] = entry;
+    moved(entry.1, place as u32);
+    place
+}
 
-    #[inline]
-    fn sift_down(&mut self, mut place: usize, moved: &mut impl FnMut(u32, u32)) {
-        let entry = self.entries[place];
-        loop {
-            let mut below = 2 * place + 1;
-            if below >= self.entries.len() {
-                break;
-            }
-            if below + 1 < self.entries.len() && self.entries[below + 1].0 < self.entries[below].0 {
-                below += 1;
-            }
-            if entry.0 <= self.entries[below].0 {
-                break;
-            }
-            self.entries[place] = self.entries[below];
-            moved(self.entries[place].1, place as u32);
-            place = below;
+#[inline]
+fn sift_down<K: Ord + Copy, I: Copy>(entries: &mut [(K, I)], mut place: usize, moved: &mut impl FnMut(I, u32)) {
+    let entry = entries[place];
+    loop {
+        let mut below = 2 * place + 1;
+        if below >= entries.len() {
+            break;
         }
-        self.entries[place] = entry;
-        moved(entry.1, place as u32);
+        if below + 1 < entries.len() && entries[below + 1].0 < entries[below].0 {
+            below += 1;
+        }
+        if entry.0 <= entries[below].0 {
+            break;
+        }
+        entries[place] = entries[below];
+        moved(entries[place].1, place as u32);
+        place = below;
     }
+    entries[place] = entry;
+    moved(entry.1, place as u32);
 }

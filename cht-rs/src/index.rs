@@ -4,7 +4,7 @@ use crate::config::{Config, Error};
 use crate::frontier::{Frontier, Order, RANK_UNIT};
 use crate::hash::{HashKey, Level, Stream};
 use crate::heap::{Heap, NOWHERE};
-use crate::node::{Arrival, Counts, Entry, Key, NodeId, ROOT, Slot};
+use crate::node::{Arrival, Counts, Key, NodeId, ROOT, Slot};
 use crate::request::{Arriving, Request, State};
 use crate::tree::{FastMap, Tree};
 use std::collections::BTreeSet;
@@ -73,7 +73,7 @@ impl Index {
             by_age: Heap::default(),
             watched: vec![],
             watched_are_stale: false,
-            path: vec![],
+            unsettled: vec![],
         };
         Ok(Index {
             config,
@@ -294,8 +294,8 @@ impl Index {
         let Request { end, queued: before, .. } = *self.request(slot);
         if queued != before {
             self.request_mut(slot).queued = queued;
-            let entry = queued.then(|| self.entry(slot));
-            self.tree.set_queued(end, slot, entry);
+            let key = queued.then(|| self.queue_key(slot));
+            self.tree.set_queued(end, slot, key);
         } else if !queued {
             self.aside.remove(&slot);
         }
@@ -305,7 +305,7 @@ impl Index {
     pub(crate) fn set_age(&mut self, slot: Slot, arrival: Option<Arrival>) {
         let at = self.request(slot).at;
         let requests = &mut self.requests;
-        self.ages.set(at, slot, arrival, |slot, at| {
+        self.ages.set(at, arrival.map(|arrival| (arrival, slot)), |slot, at| {
             requests[slot as usize].as_mut().expect("slots in use hold a request").at = at;
         });
     }
@@ -316,16 +316,16 @@ impl Index {
         Counts { waiting: 1, demand: (request.length + request.reserve) as i64, ..Counts::default() }
     }
 
-    pub(crate) fn entry(&self, slot: Slot) -> Entry {
-        let request = self.request(slot);
+    pub(crate) fn queue_key(&self, slot: Slot) -> Key {
+        let Request { arrival, length, .. } = *self.request(slot);
         let rank = match self.config.order {
-            Order::Held => 0,
+            Order::Held => arrival.tokens,
             Order::Missing => {
                 // Rounded once from the same numbers on every rank.
-                let aged = (self.config.aging * RANK_UNIT as f64 * request.arrival.tokens as f64) as u64;
-                (request.length * RANK_UNIT).saturating_add(aged)
+                let aged = (self.config.aging * RANK_UNIT as f64 * arrival.tokens as f64) as u64;
+                (length * RANK_UNIT).saturating_add(aged)
             }
         };
-        Entry { key: Key { rank, arrival: request.arrival }, slot }
+        Key { rank, sequence: arrival.sequence }
     }
 }

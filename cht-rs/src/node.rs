@@ -2,6 +2,7 @@
 
 use crate::hash::Level;
 use crate::heap::{Heap, NOWHERE};
+use std::cmp::Reverse;
 use std::ops::{Add, AddAssign, Neg};
 
 /// Index of a node in the arena.
@@ -21,42 +22,58 @@ pub struct Arrival {
     pub sequence: u64,
 }
 
-/// Orders waiting requests below one node. `rank` is 0 under [`crate::Order::Held`], so that arrival decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
-    pub rank: u64,
-    pub arrival: Arrival,
-}
-
-/// A waiting request as a queue lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Entry {
-    pub key: Key,
-    pub slot: Slot,
-}
-
-/// Marks an item of a queue that is a request and not a child node.
-pub(crate) const REQUEST: u32 = 1 << 31;
-
-/// The deepest node below (or at) a node whose path two waiting requests share, and the first request under it.
+/// Orders waiting requests below one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lead {
-    pub depth: u32,
-    pub key: Key,
-    pub slot: Slot,
+pub(crate) struct Key {
+    /// Tokens scheduled before it arrived under [`crate::Order::Held`], its own (aged) under [`crate::Order::Missing`].
+    pub rank: u64,
+    /// Of its arrival: unique.
+    pub sequence: u64,
 }
 
-impl Ord for Lead {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (other.depth, self.key, self.slot).cmp(&(self.depth, other.key, other.slot))
+impl Key {
+    /// Both in one number: compared without a branch.
+    #[inline]
+    fn wide(self) -> u128 {
+        u128::from(self.rank) << 64 | u128::from(self.sequence)
     }
 }
 
-impl PartialOrd for Lead {
+impl Ord for Key {
+    #[inline]
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.wide().cmp(&other.wide())
+    }
+}
+
+impl PartialOrd for Key {
+    #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
+
+/// The first waiting request of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct First {
+    pub key: Key,
+    pub slot: Slot,
+}
+
+/// What a queue lists: a child node, or a request that ends at the node itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Item {
+    /// A [`NodeId`], or a [`Slot`] marked [`REQUEST`].
+    pub of: u32,
+    /// The request that has the key.
+    pub slot: Slot,
+}
+
+/// Marks an [`Item`] that is a request and not a child node.
+pub(crate) const REQUEST: u32 = 1 << 31;
+
+/// The deepest node below (or at) a node whose path two waiting requests share, and the key of the first one under it.
+pub(crate) type Lead = (Reverse<u32>, Key);
 
 /// What lies at or below a node. Also used as the difference that one operation adds along a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,25 +125,47 @@ impl Neg for Counts {
 }
 
 impl Counts {
+    #[inline]
     pub fn published(&self) -> bool {
         self.rows > 0 || self.cached > 0
     }
 
-    /// Being computed, not active, and with waiting requests below: its rank depends on what lies above it.
-    pub fn is_watched(&self) -> bool {
-        self.leading > 0 && self.rows == 0 && self.waiting > 0
+    /// Which of the counts that decide a node's state are not zero.
+    #[inline]
+    pub fn state(&self) -> u8 {
+        u8::from(self.rows > 0) * ACTIVE
+            | u8::from(self.cached > 0) * CACHED
+            | u8::from(self.leading > 0) * LED
+            | u8::from(self.waiting > 0) * WAITED_FOR
     }
+}
+
+/// Bits of [`Counts::state`].
+pub(crate) const ACTIVE: u8 = 1;
+pub(crate) const CACHED: u8 = 2;
+pub(crate) const LED: u8 = 4;
+pub(crate) const WAITED_FOR: u8 = 8;
+
+/// Being computed, not active, and with waiting requests below: its rank depends on what lies above it.
+pub(crate) fn is_watched(state: u8) -> bool {
+    state & (ACTIVE | LED | WAITED_FOR) == LED | WAITED_FOR
 }
 
 /// Where a live node stands in the global orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rank {
     pub order: OrderKey,
-    pub age: Arrival,
+    /// Under [`crate::Order::Held`]: by age.
+    pub age: Key,
 }
 
 /// See [`crate::frontier::Frontier::by_order`].
-pub(crate) type OrderKey = (u64, u64, Arrival);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct OrderKey {
+    /// Under [`crate::Order::Held`]: chunks held and rows that hold them, the most first; 0 otherwise.
+    pub most: u64,
+    pub key: Key,
+}
 
 /// A run of chunks without a branch.
 #[derive(Debug)]
@@ -146,13 +185,9 @@ pub(crate) struct Node {
     pub remembered: u64,
     /// Waiting requests that end here (items marked [`REQUEST`]), and the first of those below each child that is not
     /// live.
-    pub queue: Heap<Entry>,
+    pub queue: Heap<Key, Item>,
     /// The [`Lead`] of every child that has one and is not live.
-    pub leads: Heap<Lead>,
-    /// This node's place in its parent's `queue`.
-    pub queue_at: u32,
-    /// This node's place in its parent's `leads`.
-    pub leads_at: u32,
+    pub leads: Heap<Lead, Item>,
     /// This node's place in [`crate::frontier::Frontier::by_order`].
     pub order_at: u32,
     /// This node's place in [`crate::frontier::Frontier::by_age`].
@@ -175,22 +210,24 @@ impl Node {
             remembered: 0,
             queue: Heap::default(),
             leads: Heap::default(),
-            queue_at: NOWHERE,
-            leads_at: NOWHERE,
             order_at: NOWHERE,
             age_at: NOWHERE,
             watched_at: NOWHERE,
         }
     }
 
-    /// The requests that would lead for others if one of them were admitted now.
-    pub fn lead(&self) -> Option<Lead> {
+    /// The first waiting request at or below it, but for those below live children.
+    #[inline]
+    pub fn first(&self) -> Option<First> {
+        self.queue.first().map(|(key, item)| First { key, slot: item.slot })
+    }
+
+    /// The request that would lead for others if it were admitted now.
+    #[inline]
+    pub fn lead(&self) -> Option<(Lead, Slot)> {
         match self.leads.first() {
-            Some((lead, _)) => Some(lead),
-            None if self.queue.len() >= 2 => {
-                let (first, _) = self.queue.first()?;
-                Some(Lead { depth: self.depth, key: first.key, slot: first.slot })
-            }
+            Some((lead, item)) => Some((lead, item.slot)),
+            None if self.queue.len() >= 2 => self.first().map(|first| ((Reverse(self.depth), first.key), first.slot)),
             None => None,
         }
     }

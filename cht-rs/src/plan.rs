@@ -216,7 +216,7 @@ impl Index {
     /// The next request in order that is not held back, without regard to what fits.
     pub(crate) fn first_in_order(&self) -> Option<Slot> {
         let (_, best) = self.tree.frontier.by_order.first()?;
-        let first = |v: NodeId| self.tree.node(v).queue.first().map(|(entry, _)| entry.slot);
+        let first = |v: NodeId| self.tree.node(v).first().map(|first| first.slot);
         if self.config.order == Order::Missing {
             return first(best);
         }
@@ -267,7 +267,7 @@ impl Index {
         if self.tree.is_pending(first) {
             return slot;
         }
-        self.tree.node(first).lead().map_or(slot, |lead| lead.slot)
+        self.tree.node(first).lead().map_or(slot, |(_, leader)| leader)
     }
 
     /// Whether the barrier holds this request back: waiting saves `barrier_min`, or a quarter of what it must compute.

@@ -3,7 +3,7 @@
 //! Every node other than the root has a pin or at least two children; [`Tree::prune`] restores that after a removal.
 //! A node keeps its id when an edge above it is split or merged, so requests can point at the node where they end.
 
-use crate::frontier::Frontier;
+use crate::frontier::{Frontier, Places};
 use crate::hash::Level;
 use crate::heap::NOWHERE;
 use crate::node::{Counts, NIL, Node, NodeId, ROOT};
@@ -54,8 +54,7 @@ pub(crate) struct Tree {
     free: Vec<NodeId>,
     edges: FastMap<(NodeId, Level), NodeId>,
     pub frontier: Frontier,
-    /// Where each waiting request stands in the queue of the node where it ends, by slot.
-    pub queue_at: Vec<u32>,
+    pub places: Places,
     /// Remembered paths, least recently used first.
     recency: BTreeMap<u64, NodeId>,
     uses: u64,
@@ -75,7 +74,7 @@ impl Tree {
             free: vec![],
             edges: FastMap::default(),
             frontier,
-            queue_at: vec![],
+            places: Places { requests: vec![], children: vec![NOWHERE], leads: vec![NOWHERE] },
             recency: BTreeMap::new(),
             uses: 0,
             active_chunks: 0,
@@ -104,7 +103,9 @@ impl Tree {
         let arena = self.nodes.capacity() * size_of::<Node>() + self.free.capacity() * size_of::<NodeId>();
         let edges = self.edges.capacity() * (size_of::<((NodeId, Level), NodeId)>() + 1);
         let orders = self.frontier.by_order.bytes() + self.frontier.by_age.bytes();
-        let rest = self.queue_at.capacity() * 4 + self.recency.len() * 16;
+        let Places { requests, children, leads } = &self.places;
+        let places = (requests.capacity() + children.capacity() + leads.capacity()) * size_of::<u32>();
+        let rest = places + self.recency.len() * 16;
         (arena + edges + orders + rest + self.label_chunks * size_of::<Level>() + self.queue_bytes) as u64
     }
 
@@ -120,7 +121,7 @@ impl Tree {
         self.nodes.shrink_to_fit();
         self.free = vec![];
         self.edges = FastMap::default();
-        self.queue_at = vec![];
+        self.places = Places { requests: vec![], children: vec![NOWHERE], leads: vec![NOWHERE] };
     }
 
     pub fn edges(&self) -> usize {
@@ -235,7 +236,7 @@ impl Tree {
             self.leave_parent(first_child);
             self.detach(v, first_child);
             self.leave_parent(v);
-            self.unrank(v);
+            self.put_rank(v, None);
             self.detach(parent, v);
             let label = [&*self.node(v).label, &*self.node(first_child).label].concat().into_boxed_slice();
             self.label_chunks += self.node(v).label.len();
@@ -322,11 +323,13 @@ impl Tree {
             return id;
         }
         self.nodes.push(node);
+        self.places.children.push(NOWHERE);
+        self.places.leads.push(NOWHERE);
         NodeId::try_from(self.nodes.len() - 1).expect("fewer than 2^32 nodes")
     }
 
     fn release(&mut self, v: NodeId) {
-        debug_assert_eq!((self.node(v).order_at, self.node(v).queue_at), (NOWHERE, NOWHERE));
+        debug_assert_eq!((self.node(v).order_at, self.places.children[v as usize]), (NOWHERE, NOWHERE));
         self.node_mut(v).counts = Counts::default();
         self.watch(v);
         self.label_chunks -= self.node(v).label.len();

@@ -167,7 +167,7 @@ class NaiveIndex:
             return None
         active = {request.id: self._active(request) for request in offered}
         if self.order == "missing":
-            return min(offered, key=lambda r: (r.length - active[r.id] * self.chunk, r.arrival))
+            return min(offered, key=lambda r: (r.length - active[r.id] * self.chunk, r.arrival[1]))
 
         def most_held(request):
             held = active[request.id]
@@ -188,7 +188,8 @@ class NaiveIndex:
 
         def key(member):
             shared = max((common(member.chunks, o.chunks) for o in family if o is not member), default=0)
-            return -shared, member.length if self.order == "missing" else 0, member.arrival
+            tokens, sequence = member.arrival
+            return -shared, member.length if self.order == "missing" else tokens, sequence
 
         return min(family, key=key)
 

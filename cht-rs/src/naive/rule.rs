@@ -72,8 +72,8 @@ impl Naive {
     }
 
     /// Where a request stands in the order; smaller is earlier.
-    fn key(&self, request: &Request) -> (u64, u64, Arrival) {
-        let (path, arrival) = (request.path(), request.given.arrival);
+    fn key(&self, request: &Request) -> (u64, u64, (u64, u64)) {
+        let path = request.path();
         let held = self.active(path);
         match self.config.order {
             Order::Held => {
@@ -82,15 +82,26 @@ impl Naive {
                 } else {
                     self.rows().filter(|row| common(path, row.held_path()) >= held).count()
                 };
-                (u64::MAX - held as u64, u64::MAX - rows as u64, arrival)
+                (u64::MAX - held as u64, u64::MAX - rows as u64, self.rank(request))
             }
-            Order::Missing => (self.rank(request) - held as u64 * self.chunk() * 65_536, 0, arrival),
+            Order::Missing => {
+                let (rank, sequence) = self.rank(request);
+                (0, 0, (rank - held as u64 * self.chunk() * 65_536, sequence))
+            }
         }
     }
 
-    fn rank(&self, request: &Request) -> u64 {
-        let aged = (self.config.aging * 65_536.0 * request.given.arrival.tokens as f64) as u64;
-        (request.given.length * 65_536).saturating_add(aged)
+    /// The order of requests that hold the same.
+    fn rank(&self, request: &Request) -> (u64, u64) {
+        let Arrival { tokens, sequence } = request.given.arrival;
+        let rank = match self.config.order {
+            Order::Held => tokens,
+            Order::Missing => {
+                let aged = (self.config.aging * 65_536.0 * tokens as f64) as u64;
+                (request.given.length * 65_536).saturating_add(aged)
+            }
+        };
+        (rank, sequence)
     }
 
     pub(super) fn first_in_order(&self) -> Option<usize> {
@@ -120,11 +131,7 @@ impl Naive {
             let others = family.iter().filter(|&&j| j != i);
             others.map(|&j| common(self.requests[i].path(), self.requests[j].path())).max().unwrap_or(0)
         };
-        let order = |i: usize| {
-            let request = &self.requests[i];
-            let rank = if self.config.order == Order::Missing { self.rank(request) } else { 0 };
-            (Reverse(shares(i)), rank, request.given.arrival)
-        };
+        let order = |i: usize| (Reverse(shares(i)), self.rank(&self.requests[i]));
         family.iter().copied().min_by_key(|&i| order(i)).unwrap_or(at)
     }
 
