@@ -99,20 +99,20 @@ impl Index {
                 cached += if node.counts.cached > 0 { node.label.len() as u64 } else { 0 };
             }
             let watched = v != ROOT && is_watched(node.counts.state());
-            ensure!(watched == (tree.frontier.watched.get(node.watched_at as usize) == Some(&v)), "node {v}: watched");
+            ensure!(watched == (tree.frontier.watched.get(tree.place(v).watched as usize) == Some(&v)), "node {v}: watched");
             all_watched += usize::from(watched);
             let rank = if tree.is_live(v) { tree.rank(v) } else { None };
             ranked += usize::from(rank.is_some());
-            let order = tree.frontier.by_order.key(node.order_at);
+            let order = tree.frontier.by_order.key(tree.place(v).order);
             ensure!(order == rank.map(|r| r.order), "node {v}: order {order:?} instead of {rank:?}");
-            let age = tree.frontier.by_age.key(node.age_at);
+            let age = tree.frontier.by_age.key(tree.place(v).age);
             let expected = rank.map(|r| r.age).filter(|_| self.config.order == Order::Held);
             ensure!(age == expected, "node {v}: age {age:?} instead of {expected:?}");
         }
         let frontier = &tree.frontier;
         ensure!(frontier.by_order.len() == ranked, "{} nodes in order, not {ranked}", frontier.by_order.len());
-        ensure!(frontier.by_order.is_sound(|v| tree.node(v).order_at), "the order is not sound");
-        ensure!(frontier.by_age.is_sound(|v| tree.node(v).age_at), "the ages are not sound");
+        ensure!(frontier.by_order.is_sound(|v| tree.place(v).order), "the order is not sound");
+        ensure!(frontier.by_age.is_sound(|v| tree.place(v).age), "the ages are not sound");
         ensure!(frontier.watched.len() == all_watched, "{} watched, not {all_watched}", frontier.watched.len());
         ensure!((active, cached) == (tree.active_chunks, tree.cached_chunks), "active or cached chunks differ");
         ensure!(tree.allocated() == (chunks, queues), "{chunks} chunks, {queues} bytes of queues are counted wrong");
@@ -136,26 +136,25 @@ impl Index {
     fn check_queue(&self, v: NodeId, node: &Node) -> Result<(), String> {
         let tree = &self.tree;
         let (mut queued, mut leads) = (0, 0);
-        let places = &tree.places;
         for child in tree.children(v) {
             let (below, listed) = (tree.node(child), !tree.is_live(child));
             let item = |slot| Item { of: child, slot };
             let first = below.first().filter(|_| listed).map(|first| (first.key, item(first.slot)));
-            let lead = below.lead().filter(|_| listed).map(|(lead, slot)| (lead, item(slot)));
-            ensure!(node.queue.at(places.children[child as usize]) == first, "node {child}: its entry above");
-            ensure!(node.leads.at(places.leads[child as usize]) == lead, "node {child}: its lead above");
+            let (lead, known) = (below.lead().map(|(lead, slot)| (lead, item(slot))), node.leads.at(tree.place(child).leads));
+            ensure!(node.queue.at(tree.place(child).queue) == first, "node {child}: its entry above");
+            ensure!(known == lead || !listed, "node {child}: its lead above");
             queued += usize::from(first.is_some());
-            leads += usize::from(lead.is_some());
+            leads += usize::from(known.is_some());
         }
         for &(_, item) in node.queue.entries().iter().filter(|entry| entry.1.of & REQUEST != 0) {
             ensure!(self.request(item.slot).end == v, "node {v}: a foreign request");
             queued += 1;
         }
         let place = |item: Item| match item.of & REQUEST {
-            0 => places.children[item.of as usize],
-            _ => places.requests[item.slot as usize],
+            0 => tree.place(item.of).queue,
+            _ => tree.places.requests[item.slot as usize],
         };
-        let lead_place = |item: Item| places.leads[item.of as usize];
+        let lead_place = |item: Item| tree.place(item.of).leads;
         ensure!(node.queue.len() == queued && node.queue.is_sound(place), "node {v}: its queue");
         ensure!(node.leads.len() == leads && node.leads.is_sound(lead_place), "node {v}: its leads");
         Ok(())

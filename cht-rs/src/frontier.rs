@@ -49,15 +49,32 @@ struct Covered {
     published: u32,
 }
 
-/// Where what is listed in the queues of nodes stands there. Apart from the nodes: a sift writes several of these.
+/// Where a node stands in each heap that lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// In its parent's queue.
+    pub queue: u32,
+    /// In its parent's leads.
+    pub leads: u32,
+    /// In [`Frontier::by_order`].
+    pub order: u32,
+    /// In [`Frontier::by_age`].
+    pub age: u32,
+    /// In [`Frontier::watched`].
+    pub watched: u32,
+}
+
+impl Place {
+    pub const NOWHERE: Place =
+        Place { queue: NOWHERE, leads: NOWHERE, order: NOWHERE, age: NOWHERE, watched: NOWHERE };
+}
+
+/// Kept apart from nodes and requests: whatever re-orders a heap writes several of these, and nothing else of them.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
+    pub nodes: Vec<Place>,
     /// A waiting request in the queue of the node where it ends, by slot.
     pub requests: Vec<u32>,
-    /// A node in its parent's queue, by node.
-    pub children: Vec<u32>,
-    /// A node in its parent's leads, by node.
-    pub leads: Vec<u32>,
 }
 
 /// `Missing` counts in 1/65,536 tokens, so that ageing stays an integer, equal on all ranks.
@@ -171,17 +188,17 @@ impl Tree {
 
     /// Keeps `watched` right for `v`. O(1).
     pub fn watch(&mut self, v: NodeId) {
-        let at = self.node(v).watched_at;
+        let at = self.place(v).watched;
         match (is_watched(self.node(v).counts.state()), at != NOWHERE) {
             (true, false) => {
-                self.node_mut(v).watched_at = self.frontier.watched.len() as u32;
+                self.places.nodes[v as usize].watched = self.frontier.watched.len() as u32;
                 self.frontier.watched.push(v);
             }
             (false, true) => {
-                self.node_mut(v).watched_at = NOWHERE;
+                self.places.nodes[v as usize].watched = NOWHERE;
                 self.frontier.watched.swap_remove(at as usize);
                 if let Some(&moved) = self.frontier.watched.get(at as usize) {
-                    self.node_mut(moved).watched_at = at;
+                    self.places.nodes[moved as usize].watched = at;
                 }
             }
             _ => {}
@@ -255,28 +272,42 @@ impl Tree {
     /// The same, but for the rank of a live node.
     fn list(&mut self, v: NodeId) -> bool {
         if self.is_live(v) {
-            self.leave_parent(v)
-        } else {
-            self.put_rank(v, None);
-            let node = self.node(v);
-            let (first, lead) = (node.first(), node.lead());
-            self.list_in_parent(v, first, lead)
+            // Its lead stays as it was: what is above it is live as well, and nobody asks a live node who would lead.
+            return self.list_in_queue(v, None);
         }
+        self.put_rank(v, None);
+        let (first, lead) = (self.node(v).first(), self.node(v).lead());
+        let lead_changed = self.list_in_leads(v, lead);
+        self.list_in_queue(v, first) || lead_changed
     }
 
-    /// Takes `v` out of its parent's queue; tells whether it was there.
-    pub fn leave_parent(&mut self, v: NodeId) -> bool {
-        let listed = self.places.children[v as usize] != NOWHERE; // as it is wherever its lead is
-        listed && self.list_in_parent(v, None, None)
+    /// Takes `v` out of its parent's lists.
+    pub fn leave_parent(&mut self, v: NodeId) {
+        self.list_in_queue(v, None);
+        self.list_in_leads(v, None);
     }
 
-    fn list_in_parent(&mut self, v: NodeId, first: Option<First>, lead: Option<(Lead, Slot)>) -> bool {
-        let item = |slot| Item { of: v, slot };
-        let parent = self.node(v).parent;
-        let queue = first.map(|first| (first.key, item(first.slot)));
-        let queue_changed = self.set_in_queue(parent, self.places.children[v as usize], queue);
-        let lead_changed = self.set_in_leads(parent, self.places.leads[v as usize], lead.map(|(lead, slot)| (lead, item(slot))));
-        queue_changed || lead_changed
+    fn list_in_queue(&mut self, v: NodeId, first: Option<First>) -> bool {
+        let entry = first.map(|First { key, slot }| (key, Item { of: v, slot }));
+        self.set_in_queue(self.node(v).parent, self.place(v).queue, entry)
+    }
+
+    fn list_in_leads(&mut self, v: NodeId, lead: Option<(Lead, Slot)>) -> bool {
+        let (parent, at) = (self.node(v).parent, self.place(v).leads);
+        let entry = lead.map(|(lead, slot)| (lead, Item { of: v, slot }));
+        if entry.is_none() && at == NOWHERE {
+            return false;
+        }
+        let Tree { nodes, places, queue_bytes, work, .. } = self;
+        let leads = &mut nodes[parent as usize].leads;
+        if leads.at(at) == entry {
+            return false;
+        }
+        work.queue_operations += 1;
+        *queue_bytes -= leads.bytes();
+        leads.set(at, entry, |item, at| places.nodes[item.of as usize].leads = at);
+        *queue_bytes += leads.bytes();
+        true
     }
 
     /// Puts a waiting request into the queue of the node where it ends, or takes it out. The caller repairs upwards.
@@ -290,6 +321,9 @@ impl Tree {
 
     /// Lists an item that stands at `at` in the queue of `v`, or no more; tells whether that changed anything.
     fn set_in_queue(&mut self, v: NodeId, at: u32, entry: Option<(Key, Item)>) -> bool {
+        if entry.is_none() && at == NOWHERE {
+            return false;
+        }
         let Tree { nodes, places, queue_bytes, work, .. } = self;
         let queue = &mut nodes[v as usize].queue;
         if queue.at(at) == entry {
@@ -298,45 +332,34 @@ impl Tree {
         work.queue_operations += 1;
         *queue_bytes -= queue.bytes();
         queue.set(at, entry, |item, at| match item.of & REQUEST {
-            0 => places.children[item.of as usize] = at,
+            0 => places.nodes[item.of as usize].queue = at,
             _ => places.requests[item.slot as usize] = at,
         });
         *queue_bytes += queue.bytes();
         true
     }
 
-    /// The same for the leads of `v`.
-    fn set_in_leads(&mut self, v: NodeId, at: u32, entry: Option<(Lead, Item)>) -> bool {
-        let Tree { nodes, places, queue_bytes, work, .. } = self;
-        let leads = &mut nodes[v as usize].leads;
-        if leads.at(at) == entry {
-            return false;
-        }
-        work.queue_operations += 1;
-        *queue_bytes -= leads.bytes();
-        leads.set(at, entry, |item, at| places.leads[item.of as usize] = at);
-        *queue_bytes += leads.bytes();
-        true
-    }
-
     /// Places `v` in the global orders.
     pub fn put_rank(&mut self, v: NodeId, rank: Option<Rank>) {
-        let Tree { nodes, frontier, work, .. } = self;
-        let node = &nodes[v as usize];
-        let (order_at, age_at) = (node.order_at, node.age_at);
+        let Place { order: order_at, age: age_at, .. } = self.place(v);
         if rank.is_none() && order_at == NOWHERE {
             return;
         }
+        let Tree { places, frontier, work, .. } = self;
         let order = rank.map(|rank| (rank.order, v));
         if frontier.by_order.at(order_at) != order {
             work.queue_operations += 1;
-            frontier.by_order.set(order_at, order, |v, at| nodes[v as usize].order_at = at);
+            frontier.by_order.set(order_at, order, |v, at| places.nodes[v as usize].order = at);
         }
         let age = rank.map(|rank| (rank.age, v));
         if frontier.order == Order::Held && frontier.by_age.at(age_at) != age {
             work.queue_operations += 1;
-            frontier.by_age.set(age_at, age, |v, at| nodes[v as usize].age_at = at);
+            frontier.by_age.set(age_at, age, |v, at| places.nodes[v as usize].age = at);
         }
+    }
+
+    pub fn place(&self, v: NodeId) -> Place {
+        self.places.nodes[v as usize]
     }
 
     /// Where `v` belongs in the global orders; nowhere if nothing waits there or the barrier holds all of it back.

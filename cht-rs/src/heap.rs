@@ -144,11 +144,11 @@ impl<K: Ord + Copy, I: Copy> Heap<K, I> {
         })
     }
 
-    /// Whether every item is where `place` says, below a smaller one.
+    /// Whether every item is where `place` says, below one that is not larger.
     pub fn is_sound(&self, place: impl Fn(I) -> u32) -> bool {
         let entries = self.entries();
         let in_place = |(at, &(key, item)): (usize, &(K, I))| {
-            place(item) as usize == at && (at == 0 || entries[(at - 1) / 2].0 < key)
+            place(item) as usize == at && (at == 0 || entries[(at - 1) / 2].0 <= key)
         };
         entries.iter().enumerate().all(in_place)
     }

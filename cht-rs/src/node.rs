@@ -1,7 +1,7 @@
 //! What a node of the tree holds, and how waiting requests are keyed.
 
 use crate::hash::Level;
-use crate::heap::{Heap, NOWHERE};
+use crate::heap::Heap;
 use std::cmp::Reverse;
 use std::ops::{Add, AddAssign, Neg};
 
@@ -186,14 +186,8 @@ pub(crate) struct Node {
     /// Waiting requests that end here (items marked [`REQUEST`]), and the first of those below each child that is not
     /// live.
     pub queue: Heap<Key, Item>,
-    /// The [`Lead`] of every child that has one and is not live.
+    /// The [`Lead`] of every child that has one; that of a live child is the last it had before.
     pub leads: Heap<Lead, Item>,
-    /// This node's place in [`crate::frontier::Frontier::by_order`].
-    pub order_at: u32,
-    /// This node's place in [`crate::frontier::Frontier::by_age`].
-    pub age_at: u32,
-    /// This node's place in [`crate::frontier::Frontier::watched`].
-    pub watched_at: u32,
 }
 
 impl Node {
@@ -210,9 +204,6 @@ impl Node {
             remembered: 0,
             queue: Heap::default(),
             leads: Heap::default(),
-            order_at: NOWHERE,
-            age_at: NOWHERE,
-            watched_at: NOWHERE,
         }
     }
 
@@ -222,7 +213,7 @@ impl Node {
         self.queue.first().map(|(key, item)| First { key, slot: item.slot })
     }
 
-    /// The request that would lead for others if it were admitted now.
+    /// The request that would lead for others if it were admitted now; right where the node is not live.
     #[inline]
     pub fn lead(&self) -> Option<(Lead, Slot)> {
         match self.leads.first() {

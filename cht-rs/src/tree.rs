@@ -3,9 +3,8 @@
 //! Every node other than the root has a pin or at least two children; [`Tree::prune`] restores that after a removal.
 //! A node keeps its id when an edge above it is split or merged, so requests can point at the node where they end.
 
-use crate::frontier::{Frontier, Places};
+use crate::frontier::{Frontier, Place, Places};
 use crate::hash::Level;
-use crate::heap::NOWHERE;
 use crate::node::{Counts, NIL, Node, NodeId, ROOT};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -74,7 +73,7 @@ impl Tree {
             free: vec![],
             edges: FastMap::default(),
             frontier,
-            places: Places { requests: vec![], children: vec![NOWHERE], leads: vec![NOWHERE] },
+            places: Places { nodes: vec![Place::NOWHERE], requests: vec![] },
             recency: BTreeMap::new(),
             uses: 0,
             active_chunks: 0,
@@ -103,8 +102,8 @@ impl Tree {
         let arena = self.nodes.capacity() * size_of::<Node>() + self.free.capacity() * size_of::<NodeId>();
         let edges = self.edges.capacity() * (size_of::<((NodeId, Level), NodeId)>() + 1);
         let orders = self.frontier.by_order.bytes() + self.frontier.by_age.bytes();
-        let Places { requests, children, leads } = &self.places;
-        let places = (requests.capacity() + children.capacity() + leads.capacity()) * size_of::<u32>();
+        let Places { nodes, requests } = &self.places;
+        let places = nodes.capacity() * size_of::<Place>() + requests.capacity() * size_of::<u32>();
         let rest = places + self.recency.len() * 16;
         (arena + edges + orders + rest + self.label_chunks * size_of::<Level>() + self.queue_bytes) as u64
     }
@@ -121,7 +120,7 @@ impl Tree {
         self.nodes.shrink_to_fit();
         self.free = vec![];
         self.edges = FastMap::default();
-        self.places = Places { requests: vec![], children: vec![NOWHERE], leads: vec![NOWHERE] };
+        self.places = Places { nodes: vec![Place::NOWHERE], requests: vec![] };
     }
 
     pub fn edges(&self) -> usize {
@@ -323,15 +322,14 @@ impl Tree {
             return id;
         }
         self.nodes.push(node);
-        self.places.children.push(NOWHERE);
-        self.places.leads.push(NOWHERE);
+        self.places.nodes.push(Place::NOWHERE);
         NodeId::try_from(self.nodes.len() - 1).expect("fewer than 2^32 nodes")
     }
 
     fn release(&mut self, v: NodeId) {
-        debug_assert_eq!((self.node(v).order_at, self.places.children[v as usize]), (NOWHERE, NOWHERE));
         self.node_mut(v).counts = Counts::default();
         self.watch(v);
+        debug_assert_eq!(self.place(v), Place::NOWHERE);
         self.label_chunks -= self.node(v).label.len();
         self.queue_bytes -= self.node(v).queue.bytes() + self.node(v).leads.bytes(); // empty, but for their room
         self.nodes[v as usize] = Node::new(Box::default(), NIL, 0);
