@@ -130,13 +130,13 @@ impl Tree {
                 break;
             }
             let node = self.node_mut(v);
-            let (parent, before) = (node.parent, node.counts.state());
-            node.counts += delta;
-            let flips = before ^ node.counts.state();
-            if flips != 0 && v != ROOT {
-                self.note_flips(v, before);
+            let (parent, counts) = (node.parent, node.counts + delta);
+            let (before, after) = (node.counts.state(), counts.state());
+            node.counts = counts;
+            if before != after && v != ROOT {
+                self.note_flips(v, before, after);
             }
-            if queue_changed || flips & !WAITED_FOR != 0 || delta.rows != 0 {
+            if queue_changed || (before ^ after) & !WAITED_FOR != 0 || delta.rows != 0 {
                 queue_changed = self.list(v);
                 if self.is_active(v) {
                     self.put_rank(v, self.rank(v));
@@ -166,10 +166,9 @@ impl Tree {
         self.frontier.unsettled = unsettled;
     }
 
-    /// Records what became active, cached or watched at `v`, whose state was `before`.
-    fn note_flips(&mut self, v: NodeId, before: u8) {
-        let node = self.node(v);
-        let (after, chunks) = (node.counts.state(), node.label.len() as u64);
+    /// Records what became active, cached or watched at `v`, or no longer is.
+    fn note_flips(&mut self, v: NodeId, before: u8, after: u8) {
+        let chunks = self.node(v).label.len() as u64;
         let count = |total: &mut u64, bit: u8| match (before & bit != 0, after & bit != 0) {
             (false, true) => *total += chunks,
             (true, false) => *total -= chunks,
