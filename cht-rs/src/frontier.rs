@@ -77,6 +77,16 @@ pub(crate) struct Places {
     pub requests: Vec<u32>,
 }
 
+impl Places {
+    #[inline]
+    fn queued(&mut self, item: Item, at: u32) {
+        match item.of & REQUEST {
+            0 => self.nodes[item.of as usize].queue = at,
+            _ => self.requests[item.slot as usize] = at,
+        }
+    }
+}
+
 /// `Missing` counts in 1/65,536 tokens, so that ageing stays an integer, equal on all ranks.
 pub(crate) const RANK_UNIT: u64 = 1 << 16;
 
@@ -272,39 +282,60 @@ impl Tree {
     fn list(&mut self, v: NodeId) -> bool {
         if self.is_live(v) {
             // Its lead stays as it was: what is above it is live as well, and nobody asks a live node who would lead.
-            return self.list_in_queue(v, None);
+            return self.leave_queue(v);
         }
-        self.put_rank(v, None);
-        let (first, lead) = (self.node(v).first(), self.node(v).lead());
-        let lead_changed = self.list_in_leads(v, lead);
-        self.list_in_queue(v, first) || lead_changed
+        self.unrank(v);
+        let (node, place) = (self.node(v), self.place(v));
+        let (parent, first, lead) = (node.parent, node.first(), node.lead());
+        let lead_changed = match lead {
+            Some((lead, slot)) => self.list_in_leads(parent, place.leads, lead, Item { of: v, slot }),
+            None => self.leave_leads(v),
+        };
+        let first_changed = match first {
+            Some(First { key, slot }) => self.list_in_queue(parent, place.queue, key, Item { of: v, slot }),
+            None => self.leave_queue(v),
+        };
+        first_changed || lead_changed
     }
 
     /// Takes `v` out of its parent's lists.
     pub fn leave_parent(&mut self, v: NodeId) {
-        self.list_in_queue(v, None);
-        self.list_in_leads(v, None);
+        self.leave_queue(v);
+        self.leave_leads(v);
     }
 
-    fn list_in_queue(&mut self, v: NodeId, first: Option<First>) -> bool {
-        let entry = first.map(|First { key, slot }| (key, Item { of: v, slot }));
-        self.set_in_queue(self.node(v).parent, self.place(v).queue, entry)
+    fn leave_queue(&mut self, v: NodeId) -> bool {
+        let at = self.place(v).queue;
+        if at != NOWHERE {
+            self.remove_from_queue(self.node(v).parent, at);
+        }
+        at != NOWHERE
     }
 
-    fn list_in_leads(&mut self, v: NodeId, lead: Option<(Lead, Slot)>) -> bool {
+    fn leave_leads(&mut self, v: NodeId) -> bool {
         let (parent, at) = (self.node(v).parent, self.place(v).leads);
-        let entry = lead.map(|(lead, slot)| (lead, Item { of: v, slot }));
-        if entry.is_none() && at == NOWHERE {
+        if at == NOWHERE {
             return false;
         }
         let Tree { nodes, places, queue_bytes, work, .. } = self;
         let leads = &mut nodes[parent as usize].leads;
-        if leads.at(at) == entry {
+        work.queue_operations += 1;
+        *queue_bytes -= leads.bytes();
+        leads.remove(at, |item, at| places.nodes[item.of as usize].leads = at);
+        *queue_bytes += leads.bytes();
+        true
+    }
+
+    /// Lists a child of `v`, which stands at `at`, in its leads; tells whether that changed anything.
+    fn list_in_leads(&mut self, v: NodeId, at: u32, lead: Lead, item: Item) -> bool {
+        let Tree { nodes, places, queue_bytes, work, .. } = self;
+        let leads = &mut nodes[v as usize].leads;
+        if leads.at(at) == Some((lead, item)) {
             return false;
         }
         work.queue_operations += 1;
         *queue_bytes -= leads.bytes();
-        leads.set(at, entry, |item, at| places.nodes[item.of as usize].leads = at);
+        leads.put(at, (lead, item), |item, at| places.nodes[item.of as usize].leads = at);
         *queue_bytes += leads.bytes();
         true
     }
@@ -314,46 +345,64 @@ impl Tree {
         if self.places.requests.len() <= slot as usize {
             self.places.requests.resize(slot as usize + 1, NOWHERE);
         }
-        let of = REQUEST | slot;
-        self.set_in_queue(v, self.places.requests[slot as usize], key.map(|key| (key, Item { of, slot })));
+        let at = self.places.requests[slot as usize];
+        match key {
+            Some(key) => drop(self.list_in_queue(v, at, key, Item { of: REQUEST | slot, slot })),
+            None => self.remove_from_queue(v, at),
+        }
     }
 
-    /// Lists an item that stands at `at` in the queue of `v`, or no more; tells whether that changed anything.
-    fn set_in_queue(&mut self, v: NodeId, at: u32, entry: Option<(Key, Item)>) -> bool {
-        if entry.is_none() && at == NOWHERE {
-            return false;
-        }
+    /// Lists a child or a request of `v`, which stands at `at`, in its queue; tells whether that changed anything.
+    #[inline]
+    fn list_in_queue(&mut self, v: NodeId, at: u32, key: Key, item: Item) -> bool {
         let Tree { nodes, places, queue_bytes, work, .. } = self;
         let queue = &mut nodes[v as usize].queue;
-        if queue.at(at) == entry {
+        if queue.at(at) == Some((key, item)) {
             return false;
         }
         work.queue_operations += 1;
         *queue_bytes -= queue.bytes();
-        queue.set(at, entry, |item, at| match item.of & REQUEST {
-            0 => places.nodes[item.of as usize].queue = at,
-            _ => places.requests[item.slot as usize] = at,
-        });
+        queue.put(at, (key, item), |item, at| places.queued(item, at));
         *queue_bytes += queue.bytes();
         true
     }
 
-    /// Places `v` in the global orders.
-    pub fn put_rank(&mut self, v: NodeId, rank: Option<Rank>) {
+    #[inline]
+    fn remove_from_queue(&mut self, v: NodeId, at: u32) {
+        let Tree { nodes, places, queue_bytes, work, .. } = self;
+        let queue = &mut nodes[v as usize].queue;
+        work.queue_operations += 1;
+        *queue_bytes -= queue.bytes();
+        queue.remove(at, |item, at| places.queued(item, at));
+        *queue_bytes += queue.bytes();
+    }
+
+    /// Takes `v` out of the global orders.
+    pub fn unrank(&mut self, v: NodeId) {
         let Place { order: order_at, age: age_at, .. } = self.place(v);
-        if rank.is_none() && order_at == NOWHERE {
-            return;
-        }
         let Tree { places, frontier, work, .. } = self;
-        let order = rank.map(|rank| (rank.order, v));
-        if frontier.by_order.at(order_at) != order {
+        if order_at != NOWHERE {
             work.queue_operations += 1;
-            frontier.by_order.set(order_at, order, |v, at| places.nodes[v as usize].order = at);
+            frontier.by_order.remove(order_at, |v, at| places.nodes[v as usize].order = at);
         }
-        let age = rank.map(|rank| (rank.age, v));
-        if frontier.order == Order::Held && frontier.by_age.at(age_at) != age {
+        if age_at != NOWHERE {
             work.queue_operations += 1;
-            frontier.by_age.set(age_at, age, |v, at| places.nodes[v as usize].age = at);
+            frontier.by_age.remove(age_at, |v, at| places.nodes[v as usize].age = at);
+        }
+    }
+
+    /// Places `v` in the global orders.
+    fn put_rank(&mut self, v: NodeId, rank: Option<Rank>) {
+        let Some(Rank { order, age }) = rank else { return self.unrank(v) };
+        let Place { order: order_at, age: age_at, .. } = self.place(v);
+        let Tree { places, frontier, work, .. } = self;
+        if frontier.by_order.key(order_at) != Some(order) {
+            work.queue_operations += 1;
+            frontier.by_order.put(order_at, (order, v), |v, at| places.nodes[v as usize].order = at);
+        }
+        if frontier.order == Order::Held && frontier.by_age.key(age_at) != Some(age) {
+            work.queue_operations += 1;
+            frontier.by_age.put(age_at, (age, v), |v, at| places.nodes[v as usize].age = at);
         }
     }
 

@@ -1,10 +1,14 @@
-//! A binary min-heap that tells every item where it stands, so that any of them can be re-keyed or removed.
+//! A min-heap that tells every item where it stands, so that any of them can be re-keyed or removed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 /// The place of an item that is in no heap.
 pub(crate) const NOWHERE: u32 = u32::MAX;
+
+/// Entries below each: half the levels of a binary heap, and what is compared lies side by side.
+const ARITY: usize = 4;
 
 /// An empty heap keeps room for so many entries: a request that is admitted and taken back allocates nothing.
 const SMALL: usize = 4;
@@ -67,37 +71,34 @@ impl<K: Ord + Copy, I: Copy> Heap<K, I> {
         }
     }
 
-    /// Inserts an entry (`at` is [`NOWHERE`]), puts it in place of the one that stands at `at`, or removes that one.
+    /// Inserts an entry (`at` is [`NOWHERE`]), or puts it in place of the one that stands at `at`.
     ///
     /// `moved(item, place)` is called for every item whose place changes. O(log n).
     #[inline]
-    pub fn set(&mut self, at: u32, entry: Option<(K, I)>, mut moved: impl FnMut(I, u32)) {
-        match (entry, at == NOWHERE) {
-            (None, true) => {}
-            (None, false) => self.remove(at as usize, &mut moved),
-            (Some(entry), true) => self.push(entry, &mut moved),
-            (Some(entry), false) => match &mut self.entries {
-                Entries::One(one) => *one = [entry],
-                Entries::Many(entries) => {
-                    entries[at as usize] = entry;
-                    settle(entries, at as usize, &mut moved);
-                }
-            },
+    pub fn put(&mut self, at: u32, entry: (K, I), mut moved: impl FnMut(I, u32)) {
+        if at == NOWHERE {
+            self.push(entry, &mut moved);
+            return;
+        }
+        match &mut self.entries {
+            Entries::One(one) => *one = [entry],
+            Entries::Many(entries) => settle(entries, at as usize, entry, &mut moved),
         }
     }
 
+    /// Removes the entry that stands at `at`; `moved` as for [`Heap::put`], and for its item. O(log n).
     #[inline]
-    fn remove(&mut self, at: usize, moved: &mut impl FnMut(I, u32)) {
+    pub fn remove(&mut self, at: u32, mut moved: impl FnMut(I, u32)) {
         match &mut self.entries {
             Entries::One([(_, item)]) => {
                 moved(*item, NOWHERE);
                 *self = Heap::default();
             }
             Entries::Many(entries) => {
-                let (_, item) = entries.swap_remove(at);
-                moved(item, NOWHERE);
-                if at < entries.len() {
-                    settle(entries, at, moved);
+                moved(entries[at as usize].1, NOWHERE);
+                let last = entries.pop().expect("it holds what is removed");
+                if (at as usize) < entries.len() {
+                    settle(entries, at as usize, last, &mut moved);
                 } else if entries.is_empty() && entries.capacity() > SMALL {
                     *entries = Vec::new();
                 }
@@ -115,12 +116,12 @@ impl<K: Ord + Copy, I: Copy> Heap<K, I> {
             Entries::Many(entries) => {
                 let last = entries.len();
                 entries.push(entry);
-                sift_up(entries, last, moved);
+                sift_up(entries, last, entry, moved);
             }
             Entries::One([first]) => {
                 let mut entries = Vec::with_capacity(SMALL);
                 entries.extend([*first, entry]);
-                sift_up(&mut entries, 1, moved);
+                sift_up(&mut entries, 1, entry, moved);
                 self.entries = Entries::Many(entries);
             }
         }
@@ -135,10 +136,8 @@ impl<K: Ord + Copy, I: Copy> Heap<K, I> {
         }
         std::iter::from_fn(move || {
             let Reverse((key, place)) = open.pop()?;
-            for child in [2 * place + 1, 2 * place + 2] {
-                if let Some(&(key, _)) = entries.get(child) {
-                    open.push(Reverse((key, child)));
-                }
+            for child in children(place, entries.len()) {
+                open.push(Reverse((entries[child].0, child)));
             }
             Some((key, entries[place].1))
         })
@@ -148,16 +147,31 @@ impl<K: Ord + Copy, I: Copy> Heap<K, I> {
     pub fn is_sound(&self, place: impl Fn(I) -> u32) -> bool {
         let entries = self.entries();
         let in_place = |(at, &(key, item)): (usize, &(K, I))| {
-            place(item) as usize == at && (at == 0 || entries[(at - 1) / 2].0 <= key)
+            place(item) as usize == at && (at == 0 || entries[(at - 1) / ARITY].0 <= key)
         };
         entries.iter().enumerate().all(in_place)
     }
 }
 
+/// The places below `place` in a heap of `len` entries.
 #[inline]
-fn settle<K: Ord + Copy, I: Copy>(entries: &mut [(K, I)], place: usize, moved: &mut impl FnMut(I, u32)) {
-    if sift_up(entries, place, moved) == place {
-        sift_down(entries, place, moved);
+fn children(place: usize, len: usize) -> Range<usize> {
+    let first = ARITY * place + 1;
+    first.min(len)..(first + ARITY).min(len)
+}
+
+/// Puts `entry` at `place`, or where it belongs above or below.
+#[inline]
+fn settle<K: Ord + Copy, I: Copy>(
+    entries: &mut [(K, I)],
+    place: usize,
+    entry: (K, I),
+    moved: &mut impl FnMut(I, u32),
+) {
+    if place > 0 && entry.0 < entries[(place - 1) / ARITY].0 {
+        sift_up(entries, place, entry, moved);
+    } else {
+        sift_down(entries, place, entry, moved);
     }
 }
 
@@ -165,11 +179,11 @@ fn settle<K: Ord + Copy, I: Copy>(entries: &mut [(K, I)], place: usize, moved: &
 fn sift_up<K: Ord + Copy, I: Copy>(
     entries: &mut [(K, I)],
     mut place: usize,
+    entry: (K, I),
     moved: &mut impl FnMut(I, u32),
-) -> usize {
-    let entry = entries[place];
+) {
     while place > 0 {
-        let above = (place - 1) / 2;
+        let above = (place - 1) / ARITY;
         if entries[above].0 <= entry.0 {
             break;
         }
@@ -179,26 +193,22 @@ fn sift_up<K: Ord + Copy, I: Copy>(
     }
     entries[place] = entry;
     moved(entry.1, place as u32);
-    place
 }
 
 #[inline]
-fn sift_down<K: Ord + Copy, I: Copy>(entries: &mut [(K, I)], mut place: usize, moved: &mut impl FnMut(I, u32)) {
-    let entry = entries[place];
-    loop {
-        let mut below = 2 * place + 1;
-        if below >= entries.len() {
+fn sift_down<K: Ord + Copy, I: Copy>(
+    entries: &mut [(K, I)],
+    mut place: usize,
+    entry: (K, I),
+    moved: &mut impl FnMut(I, u32),
+) {
+    while let Some(least) = children(place, entries.len()).min_by_key(|&child| entries[child].0) {
+        if entry.0 <= entries[least].0 {
             break;
         }
-        if below + 1 < entries.len() && entries[below + 1].0 < entries[below].0 {
-            below += 1;
-        }
-        if entry.0 <= entries[below].0 {
-            break;
-        }
-        entries[place] = entries[below];
+        entries[place] = entries[least];
         moved(entries[place].1, place as u32);
-        place = below;
+        place = least;
     }
     entries[place] = entry;
     moved(entry.1, place as u32);

@@ -161,7 +161,7 @@ impl Index {
             Slot::try_from(self.requests.len() - 1).expect("fewer than 2^32 requests")
         };
         self.ids.insert(id, slot);
-        self.set_age(slot, Some(arrival));
+        self.set_age(slot);
         self.set_queued(slot, true);
         self.tree.add_along(&[(end, self.demand(slot))], true);
         Ok(())
@@ -193,7 +193,7 @@ impl Index {
         match self.request(slot).state {
             State::Waiting => {
                 self.set_queued(slot, false);
-                self.set_age(slot, None);
+                self.unset_age(slot);
                 let end = self.request(slot).end;
                 self.tree.add_along(&[(end, -self.demand(slot))], true);
             }
@@ -301,11 +301,18 @@ impl Index {
         }
     }
 
-    /// Lists a waiting request by its age, or not any more.
-    pub(crate) fn set_age(&mut self, slot: Slot, arrival: Option<Arrival>) {
-        let at = self.request(slot).at;
-        let requests = &mut self.requests;
-        self.ages.set(at, arrival.map(|arrival| (arrival, slot)), |slot, at| {
+    /// Lists a waiting request by its age.
+    pub(crate) fn set_age(&mut self, slot: Slot) {
+        let (arrival, requests) = (self.request(slot).arrival, &mut self.requests);
+        self.ages.put(NOWHERE, (arrival, slot), |slot, at| {
+            requests[slot as usize].as_mut().expect("slots in use hold a request").at = at;
+        });
+    }
+
+    /// Lists it no more.
+    pub(crate) fn unset_age(&mut self, slot: Slot) {
+        let (at, requests) = (self.request(slot).at, &mut self.requests);
+        self.ages.remove(at, |slot, at| {
             requests[slot as usize].as_mut().expect("slots in use hold a request").at = at;
         });
     }

@@ -111,6 +111,19 @@ struct Left {
     tip: Option<NodeId>,
 }
 
+/// A waiting request, and how much of its path others have computed or compute: each the deepest such node of it.
+///
+/// What is computed, published or active begins at the root, so each of them ends once on a path.
+#[derive(Clone, Copy)]
+struct Standing {
+    slot: Slot,
+    end: NodeId,
+    /// Led by a running row, or the root.
+    computed: NodeId,
+    published: NodeId,
+    active: NodeId,
+}
+
 #[derive(Default)]
 struct Kept {
     rows: u64,

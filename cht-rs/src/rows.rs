@@ -69,7 +69,7 @@ impl Index {
     /// Makes a waiting request a row: what is published of its path becomes active, the rest pending if it leads.
     pub(crate) fn admit(&mut self, slot: Slot) {
         self.set_queued(slot, false);
-        self.set_age(slot, None);
+        self.unset_age(slot);
         let waited = -self.demand(slot);
         let (pass, now, row) = (self.pass, self.now, self.rows.len() as u32);
         self.rows.push(slot);
@@ -96,7 +96,7 @@ impl Index {
     pub(crate) fn unadmit(&mut self, slot: Slot) {
         self.leave_rows(slot);
         self.request_mut(slot).state = State::Waiting;
-        self.set_age(slot, Some(self.request(slot).arrival));
+        self.set_age(slot);
         self.set_queued(slot, true);
         self.drop_counts(slot, [self.demand(slot), Counts::default()], true);
     }

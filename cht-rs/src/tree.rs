@@ -235,7 +235,7 @@ impl Tree {
             self.leave_parent(first_child);
             self.detach(v, first_child);
             self.leave_parent(v);
-            self.put_rank(v, None);
+            self.unrank(v);
             self.detach(parent, v);
             let label = [&*self.node(v).label, &*self.node(first_child).label].concat().into_boxed_slice();
             self.label_chunks += self.node(v).label.len();
