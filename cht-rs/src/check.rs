@@ -39,7 +39,11 @@ impl Index {
                 ensure!(request.queued != self.aside.contains(&slot), "id {} is queued and set aside", request.id);
                 let listed = self.tree.node(request.end).queue.at(self.tree.places.requests[slot as usize]);
                 let item = Item { of: REQUEST | slot, slot };
-                ensure!(listed == request.queued.then(|| (self.queue_key(slot), item)), "id {}: its queue disagrees", request.id);
+                ensure!(
+                    listed == request.queued.then(|| (self.queue_key(slot), item)),
+                    "id {}: its queue disagrees",
+                    request.id
+                );
                 ensure!(!request.computing, "id {} computes while it waits", request.id);
             } else {
                 rows += 1;
@@ -99,7 +103,10 @@ impl Index {
                 cached += if node.counts.cached > 0 { node.label.len() as u64 } else { 0 };
             }
             let watched = v != ROOT && is_watched(node.counts.state());
-            ensure!(watched == (tree.frontier.watched.get(tree.place(v).watched as usize) == Some(&v)), "node {v}: watched");
+            ensure!(
+                watched == (tree.frontier.watched.get(tree.place(v).watched as usize) == Some(&v)),
+                "node {v}: watched"
+            );
             all_watched += usize::from(watched);
             let rank = if tree.is_live(v) { tree.rank(v) } else { None };
             ranked += usize::from(rank.is_some());
@@ -140,7 +147,8 @@ impl Index {
             let (below, listed) = (tree.node(child), !tree.is_live(child));
             let item = |slot| Item { of: child, slot };
             let first = below.first().filter(|_| listed).map(|first| (first.key, item(first.slot)));
-            let (lead, known) = (below.lead().map(|(lead, slot)| (lead, item(slot))), node.leads.at(tree.place(child).leads));
+            let (lead, known) =
+                (below.lead().map(|(lead, slot)| (lead, item(slot))), node.leads.at(tree.place(child).leads));
             ensure!(node.queue.at(tree.place(child).queue) == first, "node {child}: its entry above");
             ensure!(known == lead || !listed, "node {child}: its lead above");
             queued += usize::from(first.is_some());

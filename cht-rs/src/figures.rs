@@ -30,7 +30,8 @@ impl Index {
     pub fn best(&self) -> Option<(u64, u64)> {
         let slot = self.first_in_order()?;
         let request = self.request(slot);
-        Some((request.id, self.unheld(request)))
+        let active = self.tree.deepest(request.end, |counts| counts.rows > 0);
+        Some((request.id, self.beyond(request, active)))
     }
 
     /// Tokens that had been scheduled when the oldest waiting request arrived. O(1).

@@ -162,12 +162,7 @@ fn children(place: usize, len: usize) -> Range<usize> {
 
 /// Puts `entry` at `place`, or where it belongs above or below.
 #[inline]
-fn settle<K: Ord + Copy, I: Copy>(
-    entries: &mut [(K, I)],
-    place: usize,
-    entry: (K, I),
-    moved: &mut impl FnMut(I, u32),
-) {
+fn settle<K: Ord + Copy, I: Copy>(entries: &mut [(K, I)], place: usize, entry: (K, I), moved: &mut impl FnMut(I, u32)) {
     if place > 0 && entry.0 < entries[(place - 1) / ARITY].0 {
         sift_up(entries, place, entry, moved);
     } else {

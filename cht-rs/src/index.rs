@@ -271,18 +271,6 @@ impl Index {
         self.ids.get(&id).copied().ok_or(Error::Unknown(id))
     }
 
-    /// Tokens of a waiting request that no running row holds; the engine always recomputes the last one.
-    pub(crate) fn unheld(&self, request: &Request) -> u64 {
-        let active = self.tree.deepest(request.end, |counts| counts.rows > 0);
-        self.beyond(request, active)
-    }
-
-    /// Tokens of a request that are not published.
-    pub(crate) fn uncomputed(&self, request: &Request) -> u64 {
-        let published = self.tree.deepest(request.end, Counts::published);
-        self.beyond(request, published)
-    }
-
     /// Tokens of a request beyond the node `v` of its path; at least the last one.
     pub(crate) fn beyond(&self, request: &Request, v: NodeId) -> u64 {
         let covered = u64::from(self.tree.node(v).depth) * u64::from(self.config.chunk);

@@ -33,9 +33,11 @@ pub mod naive;
 mod node;
 mod plan;
 mod planner;
+mod queues;
 mod request;
 mod rows;
 mod settle;
+mod standing;
 mod tree;
 
 #[cfg(feature = "python")]

@@ -133,10 +133,8 @@ impl Counts {
     /// Which of the counts that decide a node's state are not zero.
     #[inline]
     pub fn state(&self) -> u8 {
-        u8::from(self.rows > 0) * ACTIVE
-            | u8::from(self.cached > 0) * CACHED
-            | u8::from(self.leading > 0) * LED
-            | u8::from(self.waiting > 0) * WAITED_FOR
+        let bit = |count, bit| if count > 0 { bit } else { 0 };
+        bit(self.rows, ACTIVE) | bit(self.cached, CACHED) | bit(self.leading, LED) | bit(self.waiting, WAITED_FOR)
     }
 }
 
@@ -162,9 +160,25 @@ pub(crate) struct Rank {
 /// See [`crate::frontier::Frontier::by_order`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OrderKey {
-    /// Under [`crate::Order::Held`]: chunks held and rows that hold them, the most first; 0 otherwise.
-    pub most: u64,
-    pub key: Key,
+    /// 0 but under [`crate::Order::Held`].
+    most: u64,
+    key: Key,
+}
+
+impl OrderKey {
+    /// The most chunks held come first, then the most rows that hold them.
+    pub fn by_most_held(held: u32, rows: u32, key: Key) -> Self {
+        OrderKey { most: u64::from(u32::MAX - held) << 32 | u64::from(u32::MAX - rows), key }
+    }
+
+    pub fn by_key(key: Key) -> Self {
+        OrderKey { most: 0, key }
+    }
+
+    /// Chunks held, as it was made.
+    pub fn held(self) -> u32 {
+        u32::MAX - (self.most >> 32) as u32
+    }
 }
 
 /// A run of chunks without a branch.

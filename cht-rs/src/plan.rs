@@ -8,6 +8,7 @@ use crate::frontier::Order;
 use crate::index::Index;
 use crate::node::{Arrival, Counts, NodeId, ROOT, Slot};
 use crate::request::Request;
+use crate::standing::Standing;
 
 /// Requests that do not fit are looked at so often in one pass; the next pass goes on where this one ended.
 pub const LOOKS: u32 = 64;
@@ -111,19 +112,6 @@ struct Left {
     tip: Option<NodeId>,
 }
 
-/// A waiting request, and how much of its path others have computed or compute: each the deepest such node of it.
-///
-/// What is computed, published or active begins at the root, so each of them ends once on a path.
-#[derive(Clone, Copy)]
-struct Standing {
-    slot: Slot,
-    end: NodeId,
-    /// Led by a running row, or the root.
-    computed: NodeId,
-    published: NodeId,
-    active: NodeId,
-}
-
 #[derive(Default)]
 struct Kept {
     rows: u64,
@@ -134,7 +122,7 @@ struct Kept {
 
 /// The oldest request past the fairness bound.
 enum Overdue {
-    First(Slot),
+    First(Standing),
     /// It needs room that running rows will free.
     Waits,
     Nobody,
@@ -161,7 +149,8 @@ impl Index {
         let Budget { kv, rows, prefill, idle, .. } = budget;
         let (kept, alone, tip) = (self.kept_for_all(), Kept::default(), self.tip());
         let mut left = Left { kv, rows, prefill, skipped: 0, kept, alone, tip };
-        let mut order = vec![];
+        let waiting = self.tree.node(ROOT).counts.waiting as usize;
+        let mut order = Vec::with_capacity(waiting.min(rows as usize));
         let end = loop {
             if left.rows == 0 {
                 break End::Rows;
@@ -170,12 +159,12 @@ impl Index {
                 break End::Prefill;
             }
             self.tree.work.looked_at += 1;
-            let slot = match self.overdue(&budget, &left, order.is_empty()) {
-                Overdue::First(slot) => {
-                    if self.exceeds(slot, &budget, &left) && !order.is_empty() {
+            let standing = match self.overdue(&budget, &left, order.is_empty()) {
+                Overdue::First(standing) => {
+                    if self.exceeds(&standing, &budget, &left) && !order.is_empty() {
                         break End::Prefill;
                     }
-                    order.push(self.name(slot, &mut left));
+                    order.push(self.name(&standing, &mut left));
                     left.kept = self.kept_for_all(); // it may be one that rows were kept for
                     continue;
                 }
@@ -188,17 +177,16 @@ impl Index {
                     let Some(first) = self.first_in_order() else {
                         break End::Nobody;
                     };
-                    let slot = self.leader_for(first);
-                    if self.is_held(slot) {
+                    let standing = self.leader_for(self.standing(first));
+                    if self.is_held(&standing) {
                         // By itself: longer ones below the same chunks go on.
-                        let request = self.request(slot);
                         left.alone.rows += 1;
-                        left.alone.kv += self.unheld(request) + request.reserve;
-                        self.set_aside(slot);
+                        left.alone.kv += standing.unheld + standing.reserve;
+                        self.set_aside(&standing);
                         continue;
                     }
-                    if !self.fits(slot, left.kv.saturating_sub(kept_kv)) || self.was_refused(slot) {
-                        self.set_aside(slot);
+                    if !Index::fits(&standing, left.kv.saturating_sub(kept_kv)) || self.was_refused(standing.slot) {
+                        self.set_aside(&standing);
                         left.skipped += 1;
                         if left.skipped >= LOOKS && !idle {
                             self.looked_enough = true;
@@ -206,19 +194,19 @@ impl Index {
                         }
                         continue;
                     }
-                    slot
+                    standing
                 }
             };
-            if self.exceeds(slot, &budget, &left) && !order.is_empty() {
+            if self.exceeds(&standing, &budget, &left) && !order.is_empty() {
                 break End::Prefill;
             }
-            order.push(self.name(slot, &mut left));
-            self.keep_for(slot, &mut left.kept);
+            order.push(self.name(&standing, &mut left));
+            self.keep_for(standing.slot, standing.published, &mut left.kept);
         };
         if idle && order.is_empty() && rows > 0 {
             // The oldest, which the engine then admits or reports: an idle engine never waits for the policy.
             if let Some((_, slot)) = self.ages.first() {
-                order.push(self.name(slot, &mut left));
+                order.push(self.name(&self.standing(slot), &mut left));
                 left.kept = self.kept_for_all();
             }
         }
@@ -228,18 +216,16 @@ impl Index {
 
     /// The next request in order that is not held back, without regard to what fits.
     pub(crate) fn first_in_order(&self) -> Option<Slot> {
-        let (_, best) = self.tree.frontier.by_order.first()?;
+        let frontier = &self.tree.frontier;
+        let (most, best) = frontier.by_order.first()?;
         let first = |v: NodeId| self.tree.node(v).first().map(|first| first.slot);
         if self.config.order == Order::Missing {
             return first(best);
         }
-        let (_, oldest) = self.tree.frontier.by_age.first()?;
-        let held = |v: NodeId| {
-            let active = self.tree.deepest(v, |counts| counts.rows > 0);
-            u64::from(self.tree.node(active).depth) * u64::from(self.config.chunk)
-        };
-        let clearly_more = held(best) >= held(oldest) + u64::from(self.config.barrier_min);
-        first(if clearly_more { best } else { oldest })
+        let (_, oldest) = frontier.by_age.first()?;
+        let of_oldest = frontier.by_order.key(self.tree.place(oldest).order)?;
+        let more = u64::from(most.held() - of_oldest.held()) * u64::from(self.config.chunk);
+        first(if more >= u64::from(self.config.barrier_min) { best } else { oldest })
     }
 
     /// The oldest request past the bound, whatever order and kept rows say.
@@ -255,11 +241,12 @@ impl Index {
             if !is_overdue(arrival) {
                 break;
             }
-            if self.was_refused(slot) || self.is_held(slot) && !self.was_held_long(slot, budget) {
+            let standing = self.standing(slot);
+            if self.was_refused(slot) || self.is_held(&standing) && !self.was_held_long(&standing, budget) {
                 continue;
             }
-            if self.fits(slot, left.kv) || budget.idle && first {
-                return Overdue::First(slot);
+            if Index::fits(&standing, left.kv) || budget.idle && first {
+                return Overdue::First(standing);
             }
             let request = self.request(slot);
             if !budget.idle && request.length + request.reserve <= self.config.capacity {
@@ -269,64 +256,16 @@ impl Index {
         Overdue::Nobody
     }
 
-    /// Among those that need the same first uncomputed chunk as `slot`: the one whose path is shared deepest.
-    fn leader_for(&self, slot: Slot) -> Slot {
-        let request = self.request(slot);
-        let published = self.tree.deepest(request.end, Counts::published);
-        if published == request.end || !request.leads {
-            return slot;
-        }
-        let first = self.tree.covering(request.end, self.tree.node(published).depth + 1);
-        if self.tree.is_pending(first) {
-            return slot;
-        }
-        self.tree.node(first).lead().map_or(slot, |(_, leader)| leader)
-    }
-
-    /// Whether the barrier holds this request back: waiting saves `barrier_min`, or a quarter of what it must compute.
-    fn is_held(&self, slot: Slot) -> bool {
-        let request = self.request(slot);
-        let computed = self.tree.deepest(request.end, |counts| counts.leading > 0);
-        if !self.tree.is_pending(computed) {
-            return false;
-        }
-        let saved = self.tree.saved_by_waiting(computed);
-        saved >= u64::from(self.config.barrier_min) || 4 * saved >= self.uncomputed(request)
-    }
-
-    fn fits(&self, slot: Slot, kv: u64) -> bool {
-        let request = self.request(slot);
-        self.unheld(request) + request.reserve <= kv
-    }
-
-    /// Whether what a held request waits for has been computed for longer than the bound.
-    fn was_held_long(&self, slot: Slot, budget: &Budget) -> bool {
-        let request = self.request(slot);
-        let published = self.tree.deepest(request.end, Counts::published);
-        let depth = self.tree.node(published).depth + 1;
-        let wanted = self.tree.covering(request.end, depth);
-        let computes =
-            |row: &&Request| self.tree.node(row.end).depth >= depth && self.tree.covering(row.end, depth) == wanted;
-        let rows = self.computing.iter().map(|&slot| self.request(slot));
-        rows.filter(computes).any(|row| budget.now.saturating_sub(row.since) > self.config.max_wait)
-    }
-
     /// Whether a request is longer than what is left to prefill, and cannot be chunked.
-    fn exceeds(&self, slot: Slot, budget: &Budget, left: &Left) -> bool {
+    fn exceeds(&self, standing: &Standing, budget: &Budget, left: &Left) -> bool {
         let page = u64::from(self.config.page);
-        !budget.chunked && self.uncomputed(self.request(slot)).div_ceil(page) * page >= left.prefill
+        !budget.chunked && standing.uncomputed.div_ceil(page) * page >= left.prefill
     }
 
-    /// The engine refused it in the last pass: others go first in this one, and nobody waits for it.
-    fn was_refused(&self, slot: Slot) -> bool {
-        let refused = self.request(slot).refused;
-        refused != 0 && refused + 1 == self.pass
-    }
-
-    fn set_aside(&mut self, slot: Slot) {
-        self.set_queued(slot, false);
-        self.tree.refresh_upward(self.request(slot).end);
-        self.aside.insert(slot);
+    fn set_aside(&mut self, standing: &Standing) {
+        self.set_queued(standing.slot, false);
+        self.tree.refresh_upward(standing.end);
+        self.aside.insert(standing.slot);
     }
 
     fn offer_all(&mut self) {
@@ -345,20 +284,20 @@ impl Index {
     fn kept_for_all(&self) -> Kept {
         let mut kept = Kept::default();
         for &slot in &self.computing {
-            self.keep_for(slot, &mut kept);
+            let published = self.tree.deepest(self.request(slot).end, Counts::published);
+            self.keep_for(slot, published, &mut kept);
         }
         kept
     }
 
-    /// Adds what is kept for those who wait for the leader `slot`.
-    fn keep_for(&self, slot: Slot, kept: &mut Kept) {
+    /// Adds what is kept for those who wait for the leader `slot`, of whose path the part to `published` is.
+    fn keep_for(&self, slot: Slot, published: NodeId, kept: &mut Kept) {
         let Request { end, computing, admitted, .. } = *self.request(slot);
         if !computing || self.pass - admitted >= KEPT_PASSES {
             return;
         }
         let chunk = u64::from(self.config.chunk);
         let worth_it = u64::from(self.config.barrier_min).div_ceil(chunk).max(1) as u32;
-        let published = self.tree.deepest(end, Counts::published);
         let depth = self.tree.node(published).depth + worth_it;
         if depth > self.tree.node(end).depth {
             return;
@@ -373,31 +312,27 @@ impl Index {
         }
     }
 
-    /// Admits `slot` tentatively and spends what it needs.
-    fn name(&mut self, slot: Slot, left: &mut Left) -> Candidate {
-        let request: &Request = self.request(slot);
-        let (id, length, reserve) = (request.id, request.length, request.reserve);
-        let published = self.tree.deepest(request.end, Counts::published);
-        let active = self.tree.deepest(published, |counts| counts.rows > 0);
-        let (uncomputed, unheld) = (self.beyond(request, published), self.beyond(request, active));
-        let rows = self.tree.node(ROOT).counts.rows;
+    /// Admits a request tentatively and spends what it needs.
+    fn name(&mut self, standing: &Standing, left: &mut Left) -> Candidate {
+        let &Standing { slot, published, uncomputed, unheld, reserve, .. } = standing;
         let before = left.tip.map_or(0, |v| self.tree.node(v).depth);
-        let shared = if rows == 0 { published } else { self.tree.deepest(published, |counts| counts.rows == rows) };
-        self.admit(slot);
+        let shared = self.tip_with(published);
+        self.admit(slot, published);
         self.tentative.push(slot);
         left.tip = Some(shared);
         let page = u64::from(self.config.page);
         left.rows -= 1;
         left.kv = left.kv.saturating_sub(unheld + reserve);
         left.prefill = left.prefill.saturating_sub(uncomputed.div_ceil(page) * page);
+        let (request, tip) = (self.request(slot), self.tree.node(shared));
         Candidate {
-            id,
+            id: request.id,
             uncomputed,
-            add_total: length,
+            add_total: request.length,
             add_distinct: unheld,
             chunks_before: before,
-            chunks_after: self.tree.node(shared).depth,
-            peers: self.tree.node(shared).counts.waiting as u64,
+            chunks_after: tip.depth,
+            peers: tip.counts.waiting as u64,
         }
     }
 }

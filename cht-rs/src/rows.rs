@@ -4,7 +4,7 @@ use crate::config::Error;
 use crate::follow::spread;
 use crate::heap::NOWHERE;
 use crate::index::Index;
-use crate::node::{Counts, ROOT, Slot};
+use crate::node::{Counts, NodeId, ROOT, Slot};
 use crate::request::{Request, State};
 
 impl Index {
@@ -17,7 +17,7 @@ impl Index {
         if self.request(slot).state != State::Waiting {
             return Err(Error::WrongState(id, "waiting"));
         }
-        self.admit(slot);
+        self.admit(slot, self.standing(slot).published);
         self.request_mut(slot).state = State::Running;
         Ok(())
     }
@@ -67,14 +67,15 @@ impl Index {
     }
 
     /// Makes a waiting request a row: what is published of its path becomes active, the rest pending if it leads.
-    pub(crate) fn admit(&mut self, slot: Slot) {
+    ///
+    /// `published`: where that part ends.
+    pub(crate) fn admit(&mut self, slot: Slot, published: NodeId) {
         self.set_queued(slot, false);
         self.unset_age(slot);
         let waited = -self.demand(slot);
         let (pass, now, row) = (self.pass, self.now, self.rows.len() as u32);
         self.rows.push(slot);
         self.row_sum = self.row_sum.wrapping_add(spread(self.request(slot).id));
-        let published = self.tree.deepest(self.request(slot).end, Counts::published);
         self.tree.pin(published);
         let request = self.request_mut(slot);
         request.at = row;

@@ -39,7 +39,7 @@ impl Index {
         }
         for (slot, tokens) in admitted {
             if self.request(slot).state == State::Waiting {
-                self.admit(slot);
+                self.admit(slot, self.standing(slot).published);
             }
             self.request_mut(slot).state = State::Running;
             self.correct(slot, tokens);

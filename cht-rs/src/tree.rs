@@ -3,9 +3,10 @@
 //! Every node other than the root has a pin or at least two children; [`Tree::prune`] restores that after a removal.
 //! A node keeps its id when an edge above it is split or merged, so requests can point at the node where they end.
 
-use crate::frontier::{Frontier, Place, Places};
+use crate::frontier::Frontier;
 use crate::hash::Level;
 use crate::node::{Counts, NIL, Node, NodeId, ROOT};
+use crate::queues::{Place, Places};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
