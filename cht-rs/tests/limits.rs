@@ -7,8 +7,6 @@ use common::small::{PLENTY, Small, levels};
 
 /// Chunks of a million tokens, 16 each.
 const DEEP: u64 = 62_500;
-/// Nodes of a chain that has one for every chunk of a million tokens, 64 each.
-const NODES: u64 = 15_625;
 
 /// A stack that any recursion along a path would overflow.
 fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
@@ -35,44 +33,48 @@ fn a_path_of_a_million_tokens() {
     });
 }
 
-/// A node for every chunk: prompts that end at every depth of one path.
+/// Prompts that end at every depth of one path, so that it has a node for every chunk. The deeper, the later they came.
+fn chain(nodes: u64) -> Small {
+    let mut small = Small::new(Order::Held, |_| ());
+    let path = levels(1, nodes);
+    // From the deepest up, so that each insertion splits off one node below the root.
+    for depth in (1..=nodes).rev() {
+        let (path, arrival) = (path[..depth as usize].to_vec(), Arrival { tokens: 0, sequence: depth });
+        let new = Arriving { id: depth, length: depth + 1, reserve: 0, arrival, leads: true, path, stream: None };
+        small.index.insert(new).unwrap();
+    }
+    assert_eq!(small.index.nodes(), nodes + 1);
+    small
+}
+
 #[test]
-fn a_chain_of_nodes() {
+fn a_chain_of_nodes_for_a_million_tokens() {
     on_a_small_stack(|| {
-        let mut small = Small::new(Order::Held, |_| ());
-        let path = levels(1, NODES);
-        // From the deepest up, so that each insertion splits off one node below the root.
-        for depth in (1..=NODES).rev() {
-            let (path, arrival) = (path[..depth as usize].to_vec(), Arrival { tokens: 0, sequence: depth });
-            let new = Arriving { id: depth, length: depth + 1, reserve: 0, arrival, leads: true, path, stream: None };
-            small.index.insert(new).unwrap();
-        }
-        assert_eq!(small.index.nodes(), NODES + 1);
-        small.run(NODES);
-        assert_eq!(small.index.figures().distinct_kv, NODES + 1);
-        assert_eq!(small.index.best(), Some((NODES - 1, 1)));
+        let mut small = chain(DEEP);
+        small.run(DEEP);
+        assert_eq!(small.index.figures().distinct_kv, DEEP + 1);
+        assert_eq!(small.index.best(), Some((DEEP - 1, 1)));
         small.run(1);
-        assert_eq!(small.index.rows_by_family(), (vec![1, NODES], vec![0, 1]));
+        assert_eq!(small.index.rows_by_family(), (vec![1, DEEP], vec![0, 1]));
         small.check();
         assert!(format!("{:?}", small.index).len() < 1_000);
-        small.index.leave(NODES, true);
+        small.index.leave(DEEP, true);
         assert_eq!(small.index.figures().distinct_kv, 2);
-        for depth in 1..NODES {
-            assert!(small.index.leave(depth, false));
-        }
-        assert_eq!(small.index.nodes(), 1);
+        drop(small); // full: that must not recurse either
     });
 }
 
-/// Dropping it full must not recurse either.
 #[test]
-fn a_full_index_is_dropped() {
+fn a_chain_of_nodes_dissolves() {
     on_a_small_stack(|| {
-        let mut small = Small::new(Order::Held, |_| ());
-        for depth in (1..2_000).rev() {
-            small.send(&[levels(1, depth)], 1);
+        let mut small = chain(2_000);
+        small.run(2_000);
+        for depth in 1..=2_000 {
+            assert!(small.index.leave(depth, false));
         }
-        drop(small);
+        small.index.forget();
+        assert_eq!(small.index.nodes(), 1);
+        small.check();
     });
 }
 
