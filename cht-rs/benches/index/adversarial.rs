@@ -1,26 +1,29 @@
 //! Queues that are as bad as they can be.
 
 use crate::queue::{index, number, path, request, run};
-use cht::{Index, Order};
+use cht::{Arriving, Index, Order};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion};
 use std::time::{Duration, Instant};
 
 const LAST: u64 = 1 << 40;
 
-/// A request that runs along everything, published and gone again.
+/// A request that runs along everything, publishes it and is gone again.
+///
+/// `admit`: it computes for nobody, so its path turns from absent to active at once, as all do in a tree without pending
+/// chunks. `admit, pending first`: it leads, so its path is pending in between.
 fn flip(index: &mut Index, group: &mut BenchmarkGroup<'_, WallTime>, name: &str, along: &[u64]) {
-    for (part, id) in [("admit", BenchmarkId::new(name, "admit")), ("leave", BenchmarkId::new(name, "leave"))] {
-        group.bench_function(id, |b| {
+    for (part, leads) in [("admit", false), ("admit, pending first", true), ("leave", false)] {
+        group.bench_function(BenchmarkId::new(name, part), |b| {
             b.iter_custom(|times| {
                 let mut total = Duration::ZERO;
                 for _ in 0..times {
-                    index.insert(request(LAST, along.to_vec())).expect("new");
+                    index.insert(Arriving { leads, ..request(LAST, along.to_vec()) }).expect("new");
                     let began = Instant::now();
                     run(index, LAST);
                     let admitted = Instant::now();
                     index.leave(LAST, false);
-                    total += if part == "admit" { admitted - began } else { admitted.elapsed() };
+                    total += if part == "leave" { admitted.elapsed() } else { admitted - began };
                     index.forget();
                 }
                 total
@@ -29,21 +32,23 @@ fn flip(index: &mut Index, group: &mut BenchmarkGroup<'_, WallTime>, name: &str,
     }
 }
 
+/// The cases that a list of candidates kept without an index collapses on.
 pub fn flips(c: &mut Criterion) {
     let mut group = c.benchmark_group("flip");
     group.sample_size(15);
-    let (chain, mut id) = (path(1, 15_625), 0);
+    let chain = path(1, 15_625);
+    let mut next = 0;
     let mut add = |index: &mut Index, path: Vec<u64>| {
-        id += 1;
-        index.insert(request(id, path)).expect("new");
+        next += 1;
+        index.insert(request(next, path)).expect("new");
     };
     let mut comb = index(Order::Missing);
     for depth in 0..512 {
         for sibling in 0..200 {
-            add(&mut comb, [&chain[..depth], &[number(sibling, depth as u64)]].concat());
+            add(&mut comb, [&chain[..depth], &[number(1_000 + sibling, depth as u64)]].concat());
         }
     }
-    flip(&mut comb, &mut group, "comb of 512 x 200", &chain[..512]);
+    flip(&mut comb, &mut group, "comb of 512, 200 siblings at each depth", &chain[..512]);
     let mut broom = index(Order::Missing);
     (0..100_000).for_each(|child| add(&mut broom, vec![chain[0], number(child, 1)]));
     flip(&mut broom, &mut group, "broom of 100,000", &chain[..1]);
@@ -52,9 +57,14 @@ pub fn flips(c: &mut Criterion) {
         (1..=512).for_each(|depth| add(&mut deep, chain[..depth].to_vec()));
     }
     flip(&mut deep, &mut group, "chain of 512, 200 at each depth", &chain[..512]);
-    let mut deepest = index(Order::Missing);
-    (1..=15_625).rev().for_each(|depth| add(&mut deepest, chain[..depth].to_vec()));
-    flip(&mut deepest, &mut group, "chain of 15,625", &chain);
+    for (order, name) in [(Order::Missing, "chain of 15,625"), (Order::Held, "chain of 15,625, held order")] {
+        let mut deepest = index(order);
+        // The shallow ones are the older ones, but quicker to insert last.
+        (1..=15_625).rev().for_each(|depth| {
+            deepest.insert(request(depth, chain[..depth as usize].to_vec())).expect("new");
+        });
+        flip(&mut deepest, &mut group, name, &chain);
+    }
     group.finish();
 }
 
@@ -94,7 +104,7 @@ pub fn growth(c: &mut Criterion) {
                     index.leave(1, false);
                     index.forget();
                     let (path, stream) = index.path(&[], &[&prompt], u64::MAX);
-                    let new = cht::Arriving { stream: Some(stream), length: 4_096, ..request(1, path) };
+                    let new = Arriving { stream: Some(stream), length: 4_096, ..request(1, path) };
                     index.insert(new).expect("new");
                     run(&mut index, 1);
                     (0..32).for_each(|_| index.grow(1, &[9; 64]).expect("it runs"));

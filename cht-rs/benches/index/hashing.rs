@@ -5,6 +5,7 @@ use cht::hash::HashKey;
 use cht::{Arrival, Arriving};
 use criterion::{BenchmarkId, Criterion, Throughput};
 use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 fn tokens(count: u64) -> Vec<i64> {
     (0..count).map(|i| number(3, i) as i64 >> 40).collect()
@@ -29,12 +30,33 @@ pub fn insert(c: &mut Criterion) {
     group.finish();
 }
 
-/// Hashing from memory, beside reading the same memory: the second is the limit of the first.
+/// Pairs of a read and a hash of the same memory.
+const PAIRS: usize = 15;
+
+/// Hashing from memory, beside reading the same memory: the second is the limit of the first. Prints their ratio, too.
 pub fn bandwidth(c: &mut Criterion) {
-    let mut group = c.benchmark_group("64 MiB from memory");
-    let (prompt, key) = (tokens(1 << 23), HashKey::new([1, 2]));
+    let mut group = c.benchmark_group("256 MiB from memory");
+    let (prompt, key) = (tokens(1 << 25), HashKey::new([1, 2]));
+    let read = || black_box(black_box(&prompt).iter().fold(0i64, |sum, &t| sum.wrapping_add(t)));
+    let hash = || black_box(key.path(&[], 64, &[black_box(&prompt)], u64::MAX));
     group.throughput(Throughput::Bytes(8 * prompt.len() as u64)).sample_size(10);
-    group.bench_function("read", |b| b.iter(|| black_box(&prompt).iter().fold(0i64, |sum, &t| sum.wrapping_add(t))));
-    group.bench_function("hash", |b| b.iter(|| key.path(&[], 64, &[black_box(&prompt)], u64::MAX)));
+    group.bench_function("read", |b| b.iter(read));
+    group.bench_function("hash", |b| b.iter(hash));
+    group.bench_function("hash, interleaved with reads", |b| {
+        b.iter_custom(|times| {
+            let mut pairs = vec![];
+            while pairs.len() < PAIRS.max(times as usize) {
+                let began = Instant::now();
+                read();
+                let between = Instant::now();
+                hash();
+                pairs.push((between - began, between.elapsed()));
+            }
+            let mut ratios: Vec<f64> = pairs.iter().map(|(r, h)| r.as_secs_f64() / h.as_secs_f64()).collect();
+            ratios.sort_by(f64::total_cmp);
+            println!("hash / read bandwidth: {:.2}, median of {} pairs", ratios[ratios.len() / 2], ratios.len());
+            pairs.iter().map(|pair| pair.1).sum::<Duration>() / pairs.len() as u32 * times as u32
+        });
+    });
     group.finish();
 }
