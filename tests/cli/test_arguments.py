@@ -62,3 +62,18 @@ def test_another_device_or_platform_is_left_alone(monkeypatch: pytest.MonkeyPatc
     assert launch.serve_on_cpu(None)
     monkeypatch.setenv("SGLANG_USE_CPU_ENGINE", "1")
     assert not launch.serve_on_cpu("cpu")
+
+
+def test_attention_on_the_cpu(tmp_path: Path) -> None:
+    def backend(*argv: str, config: str | None = None) -> str:
+        if config is not None:
+            (tmp_path / "config.json").write_text(config)
+            argv = ("--model-path", str(tmp_path), *argv)
+        return launch.attention_on_cpu(Arguments.read(list(argv)))
+
+    assert backend() == "feather-cascade"
+    assert backend(config='{"model_type": "llama", "sliding_window": null}') == "feather-cascade"
+    assert backend(config='{"model_type": "mistral", "sliding_window": 4096}') == "torch_native"
+    assert backend(config="[]") == "torch_native"
+    assert backend("--model-path", "some/model-of-a-hub") == "torch_native"
+    assert backend("--speculative-algorithm", "NGRAM") == "torch_native"

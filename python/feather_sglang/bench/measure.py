@@ -41,23 +41,23 @@ def measure(arm: str, args: Sequence[str], workload: Workload, env: Mapping[str,
     print(f"{arm}: starting a server ...", flush=True)
     began = time.perf_counter()
     try:
-        with _running([*args, *counters.SERVER_ARGS, "--skip-server-warmup", "--sleep-on-idle"], log, env) as running:
+        with running([*args, *counters.SERVER_ARGS, "--skip-server-warmup", "--sleep-on-idle"], log, env) as serving:
             start_seconds = time.perf_counter() - began
-            print(f"{arm}: ready after {start_seconds:.0f} s. {QUESTION} {ask(running.url, QUESTION)}", flush=True)
-            _post(f"{running.url}/flush_cache", None)
-            decided, counted = _decisions(running.url), counters.read(running.url)
-            cpu = _cpu_seconds(running.pid)
+            print(f"{arm}: ready after {start_seconds:.0f} s. {QUESTION} {ask(serving.url, QUESTION)}", flush=True)
+            _post(f"{serving.url}/flush_cache", None)
+            decided, counted = _decisions(serving.url), counters.read(serving.url)
+            cpu = cpu_seconds(serving.pid)
             with _progress(arm, workload) as told:
-                replies, seconds = client.send(running.url, workload, told)
-            cpu = _cpu_seconds(running.pid) - cpu
-            now = _decisions(running.url)
+                replies, seconds = client.send(serving.url, workload, told)
+            cpu = cpu_seconds(serving.pid) - cpu
+            now = _decisions(serving.url)
             return Run(
                 arm=arm,
                 replies=replies,
                 seconds=seconds,
                 cpu_seconds=cpu,
-                counters=counters.read(running.url).since(counted),
-                cacheable_tokens=cacheable_tokens(workload.prompts, _state(running.url)["page_size"]),
+                counters=counters.read(serving.url).since(counted),
+                cacheable_tokens=cacheable_tokens(workload.prompts, state(serving.url)["page_size"]),
                 decisions=None if now is None or decided is None else {name: now[name] - decided[name] for name in now},
                 start_seconds=start_seconds,
             )
@@ -80,7 +80,7 @@ def ask(url: str, question: str) -> str:
 
 
 @contextmanager
-def _running(args: Sequence[str], log: Path, env: Mapping[str, str]) -> Iterator[server.Server]:
+def running(args: Sequence[str], log: Path, env: Mapping[str, str]) -> Iterator[server.Server]:
     """What ``feather serve args`` serves, until the context ends."""
     process = server.start(
         args, log=log, env=server.quick_environment() | dict(env), program=("-m", "feather_sglang.cli.launch")
@@ -112,20 +112,20 @@ def _progress(arm: str, workload: Workload) -> Iterator[Callable[[int, bool], No
         yield told
 
 
-def _state(url: str) -> dict[str, Any]:
+def state(url: str) -> dict[str, Any]:
     with urllib.request.urlopen(f"{url}/server_info", timeout=60) as response:
         state: dict[str, Any] = json.load(response)
         return state
 
 
 def _decisions(url: str) -> dict[str, int] | None:
-    states = [state.get("feather") for state in _state(url)["internal_states"]]
+    states = [state.get("feather") for state in state(url)["internal_states"]]
     if any(state is None or "admitted" not in state for state in states):
         return None
     return {name: sum(state[name] for state in states) for name in DECISIONS}
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """User and system time of a process and of all that it started."""
     process = psutil.Process(pid)
     return sum(sum(each.cpu_times()[:2]) for each in [process, *process.children(recursive=True)])

@@ -20,15 +20,17 @@ from feather_sglang.bench.workload import Encode, Workload, few_shot
 from feather_sglang.cli import model
 from feather_sglang.cli.arguments import Arguments
 from feather_sglang.cli.errors import UsageError
-from feather_sglang.cli.launch import serve_on_cpu
+from feather_sglang.cli.launch import attention_on_cpu, serve_on_cpu
 
 CHUNKED_PREFILL = "8192"
 """Tokens of one prefill pass at most: SGLang's own default where a GPU has 80 GB or more, on every machine."""
 
-_NOTE_ON_CPU = (
-    "On this CPU, SGLang's attention (torch_native) works on a cached prefix as if it were new: times understate what "
-    "reuse saves."
-)
+_NOTES_ON_CPU = {
+    "torch_native": "On this CPU, SGLang's attention (torch_native) works on a cached prefix as if it were new: times "
+    "understate what reuse saves.",
+    "feather-cascade": "Attention in every arm: feather-cascade, which takes a cached prefix as computed and reads it "
+    "once for all rows that share it.",
+}
 
 
 def main(argv: list[str]) -> int:
@@ -71,13 +73,14 @@ def main(argv: list[str]) -> int:
         print("the machine is busy: its tokens and steps can be relied on, its times cannot\n", flush=True)
 
     began = time.perf_counter()
-    server_args = arguments.with_defaults(_defaults(workload, on_cpu))
+    attention = attention_on_cpu(arguments) if on_cpu else None
+    server_args = arguments.with_defaults(_defaults(workload, attention))
     env = _environment(circumstances.machine["cores"]) if on_cpu else {}
     runs, status = _run(names, server_args, env, workload, lambda runs: _keep(runs, circumstances, options.json))
     if not runs:
         return status
     report = results.report(runs, circumstances)
-    note = _NOTE_ON_CPU if on_cpu else None
+    note = None if attention is None or "attention-backend" in arguments.given else _NOTES_ON_CPU[attention]
     print(f"\n{render(report)}\n" + (f"\n{note}" if note else ""))
     if pictures:
         draw(report, pictures, subtitle=f"{workload}\n{where}", note=note)
@@ -114,11 +117,13 @@ def _keep(runs: list[results.Run], circumstances: results.Circumstances, path: P
         results.write(results.report(runs, circumstances), path)
 
 
-def _defaults(workload: Workload, on_cpu: bool) -> dict[str, str | None]:
+def _defaults(workload: Workload, attention: str | None) -> dict[str, str | None]:
+    """:param attention: the backend on the CPU; None: this is not the CPU."""
     defaults: dict[str, str | None] = {"chunked-prefill-size": CHUNKED_PREFILL}
-    if on_cpu:
-        # PyTorch's bfloat16 attention takes up to eight times as long; and the KV pool is to bind nobody.
+    if attention is not None:
+        # torch_native's bfloat16 attention takes up to eight times as long; and the KV pool is to bind nobody.
         defaults |= {"dtype": "float32", "max-total-tokens": str(workload.tokens + 1024)}
+        defaults["attention-backend"] = attention
     return defaults
 
 

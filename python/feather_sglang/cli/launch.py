@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 import re
 import runpy
 import sys
 import warnings
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NoReturn
 
 from feather_sglang.cli import model, server
@@ -18,7 +20,6 @@ from feather_sglang.cli.errors import UsageError
 
 _CPU_OPTIONS = {
     "device": "cpu",
-    "attention-backend": "torch_native",
     "disable-cuda-graph": None,
     "max-total-tokens": "65536",
     "sleep-on-idle": None,
@@ -49,6 +50,24 @@ def serve_on_cpu(device: str | None) -> bool:
     return cpu.claimed() is None and (device == "cpu" or cpu.accelerator() is None)
 
 
+_NOT_PLAIN = ("sliding_window", "kv_lora_rank", "attn_logit_softcapping", "is_encoder_decoder", "layer_types")
+"""What a model's configuration says if its attention is not plain, where feather-cascade would refuse it."""
+
+
+def attention_on_cpu(arguments: Arguments) -> str:
+    """The attention backend by default: feather-cascade, where the model's configuration is here and lets it."""
+    if "speculative-algorithm" in arguments.given:
+        return "torch_native"
+    if arguments.model_path is None:
+        return "feather-cascade"
+    try:
+        config = json.loads((Path(arguments.model_path) / "config.json").read_text())
+        plain = not any(config.get(field) for field in _NOT_PLAIN)
+    except (OSError, ValueError, AttributeError):
+        return "torch_native"
+    return "feather-cascade" if plain else "torch_native"
+
+
 def main(argv: list[str]) -> None:
     """Become SGLang's server.
 
@@ -59,7 +78,7 @@ def main(argv: list[str]) -> None:
     if serve_on_cpu(arguments.device):
         import feather_sglang_cpu as cpu
 
-        defaults |= _CPU_OPTIONS
+        defaults |= _CPU_OPTIONS | {"attention-backend": attention_on_cpu(arguments)}
         for name, value in (_CPU_ENVIRONMENT | {"SGLANG_PLATFORM": cpu.NAME}).items():
             os.environ.setdefault(name, value)
     if arguments.model_path is None:

@@ -7,8 +7,10 @@ parallel controller and where an ``Engine`` is made, but not in a launcher or a 
 
 from __future__ import annotations
 
+import os
 import sys
 
+from feather_sglang.sglang import phases
 from feather_sglang.sglang.compat import Hook
 
 SCHEDULER = "sglang.srt.managers.scheduler"
@@ -76,6 +78,15 @@ def attention_hooks() -> list[Hook]:
     ]
 
 
+def phase_hooks() -> list[Hook]:
+    """The hooks of a bench that tells prefill and decode apart."""
+    scheduler = f"{SCHEDULER}.Scheduler"
+    return [
+        Hook(f"{scheduler}.run_batch", "around", phases.run_batch, ("batch",)),
+        Hook(f"{scheduler}.get_internal_state", "after", phases.internal_state, ("recv_req",)),
+    ]
+
+
 def register() -> None:
     """Register the attention backend, and the hooks of this process; SGLang applies those when plugins are loaded."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -87,5 +98,7 @@ def register() -> None:
     if SCHEDULER in sys.modules:
         add_backend()
         hooks += scheduler_hooks() + attention_hooks()
+        if os.environ.get(phases.VARIABLE):
+            hooks += phase_hooks()
     for hook in hooks:
         HookRegistry.register(hook.target, hook.function, HookType(hook.kind))
