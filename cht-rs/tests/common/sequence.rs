@@ -81,3 +81,14 @@ pub fn run_seed(seed: u64) -> Result<u64, Violation> {
     let length = 1 + numbers.next() % 200;
     run(Setup::from_seed(seed), (0..length).map(|_| Op::from(numbers.next())))
 }
+
+/// One sequence from bytes, as a fuzzer makes them: eight for the settings, eight for every operation.
+pub fn run_bytes(bytes: &[u8]) -> Result<u64, Violation> {
+    let mut numbers = bytes.chunks(8).map(|part| {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        u64::from_le_bytes(word)
+    });
+    let seed = numbers.next().unwrap_or(0);
+    run(Setup::from_seed(seed), numbers.map(Op::from))
+}
