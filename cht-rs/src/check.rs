@@ -7,6 +7,9 @@ use crate::request::State;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+#[cfg(test)]
+mod tests;
+
 macro_rules! ensure {
     ($ok:expr, $($message:tt)+) => {
         if !$ok {
