@@ -18,7 +18,7 @@ RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find cht-rs -name '*.rs' -o -n
 OPS ?= 100000000
 SEED ?= 1
 
-.PHONY: help setup test check soak soak-index lock clean demo bench
+.PHONY: help setup test check soak soak-index fuzz mutants lock clean demo bench
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,26 @@ soak: setup ## Chaos on the real Scheduler: REQUESTS=N (100,000), SEED=S
 
 soak-index: ## Random operations on the index and on the naive model: OPS=N (100 million), SEED=S
 	@cargo run --quiet --profile soak --package cht --example soak -- $(OPS) $(SEED)
+
+# What a fuzzer has to know about the branches that were taken, by flags of stable Rust.
+COVERAGE := --cfg fuzzing -Cpasses=sancov-module \
+	$(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 inline-8bit-counters pc-table trace-compares)
+
+fuzz: ## Operations chosen by a fuzzer (libFuzzer; needs a C++ compiler), on the index and the naive model: SECONDS=N (60)
+	@mkdir -p cht-rs/fuzz/corpus/operations cht-rs/fuzz/artifacts/operations
+	@# The target is named so that build scripts go without the flags.
+	RUSTFLAGS="$(COVERAGE)" cargo run --quiet --release --manifest-path cht-rs/fuzz/Cargo.toml \
+		--target "$$(rustc -vV | sed -n 's/^host: //p')" --target-dir $(or $(CARGO_TARGET_DIR),target)/fuzz -- \
+		cht-rs/fuzz/corpus/operations -artifact_prefix=cht-rs/fuzz/artifacts/operations/ \
+		-max_len=1608 -len_control=0 -max_total_time=$(or $(SECONDS),60) -print_final_stats=1
+
+mutants: ## Faults planted in the index one by one, by cargo-mutants: SHARD=0/8 for a part, FILE=heap.rs for a file
+	@cargo mutants --version >/dev/null 2>&1 || { echo "this needs: cargo install --locked cargo-mutants" >&2; exit 1; }
+	@mkdir -p target
+	cargo mutants --package cht --output target $(if $(SHARD),--shard $(SHARD)) $(if $(FILE),--file $(FILE)) \
+		|| case $$? in 2|3) ;; *) exit 1;; esac
+	@! sed 's/:[0-9]*:[0-9]*:/:/' target/mutants.out/missed.txt | grep -vxFf cht-rs/mutants.txt \
+		|| { echo "these went unnoticed, and cht-rs/mutants.txt does not explain them" >&2; exit 1; }
 
 lock: setup ## Resolve requirements.in into requirements.txt (`uv` keeps what is pinned; UPGRADE=1 does not)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url \

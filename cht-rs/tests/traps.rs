@@ -160,6 +160,46 @@ fn a_covered_request_still_has_a_token_to_compute() {
 }
 
 #[test]
+fn the_last_token_is_computed_again_and_nothing_is_forgotten() {
+    let mut setup = Setup::new(Order::Held);
+    setup.config.chunk = 4;
+    let mut small = Small { index: setup.index(), ..held() };
+    let path = levels(1, 2);
+    for id in [1, 2] {
+        let (path, arrival) = (path.clone(), cht::Arrival { tokens: 0, sequence: id });
+        let new = cht::Arriving { id, length: 8, reserve: 0, arrival, leads: true, path, stream: None };
+        small.index.insert(new).unwrap();
+        small.index.begin();
+        assert_eq!(small.ids(PLENTY), [id]);
+        small.index.settle(&[(id, if id == 1 { 0 } else { 7 })], &[]).unwrap();
+        if id == 1 {
+            small.index.publish(id, 8, false).unwrap();
+            small.index.leave(id, true);
+        }
+        assert_eq!(small.index.figures().cached_tokens, 8, "request {id}");
+    }
+    small.check();
+}
+
+#[test]
+fn who_runs_and_since_when_the_oldest_waits() {
+    let mut small = held();
+    assert_eq!(small.index.oldest(), None);
+    for (id, tokens) in [(1, 70), (2, 50), (3, 60)] {
+        let (path, arrival) = (levels(id, 4), cht::Arrival { tokens, sequence: id });
+        let new = cht::Arriving { id, length: 5, reserve: 0, arrival, leads: true, path, stream: None };
+        small.index.insert(new).unwrap();
+    }
+    assert_eq!(small.index.oldest(), Some(50));
+    small.run(2);
+    small.run(1);
+    assert_eq!(small.index.oldest(), Some(60));
+    let mut running: Vec<u64> = small.index.running_ids().collect();
+    running.sort_unstable();
+    assert_eq!(running, [1, 2]);
+}
+
+#[test]
 fn no_answer_depends_on_the_order_of_arrival_in_the_index() {
     let prompts: Vec<Vec<Vec<u64>>> =
         (0..60).map(|i| vec![levels(i % 5, 6), levels(100 + i % 11, 3), levels(1000 + i, i % 4)]).collect();

@@ -6,6 +6,7 @@ use cht::{Arrival, Arriving};
 use criterion::{BenchmarkId, Criterion, Throughput};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_64;
 
 fn tokens(count: u64) -> Vec<i64> {
     (0..count).map(|i| number(3, i) as i64 >> 40).collect()
@@ -58,5 +59,23 @@ pub fn bandwidth(c: &mut Criterion) {
             pairs.iter().map(|pair| pair.1).sum::<Duration>() / pairs.len() as u32 * times as u32
         });
     });
+    group.finish();
+}
+
+/// The levels of a prompt beside xxh3 of every chunk by itself. That is less work: nothing links a chunk to those before it.
+pub fn xxh3(c: &mut Criterion) {
+    let key = HashKey::new([1, 2]);
+    let mut group = c.benchmark_group("hash");
+    for (name, length) in [("10,000 tokens in the cache", 10_000), ("64 MiB from memory", 1 << 23)] {
+        let prompt = tokens(length);
+        let bytes: Vec<u8> = prompt.iter().flat_map(|token| token.to_le_bytes()).collect();
+        group.throughput(Throughput::Bytes(8 * length)).sample_size(10);
+        group.bench_function(BenchmarkId::new("levels", name), |b| {
+            b.iter(|| key.path(&[], 64, &[black_box(&prompt)], u64::MAX));
+        });
+        group.bench_function(BenchmarkId::new("xxh3 of each chunk", name), |b| {
+            b.iter(|| black_box(&bytes).chunks_exact(512).map(xxh3_64).collect::<Vec<u64>>());
+        });
+    }
     group.finish();
 }

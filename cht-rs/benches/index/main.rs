@@ -29,7 +29,7 @@ fn config() -> Criterion {
 criterion_group! {
     name = benches;
     config = config();
-    targets = canary, hashing::insert, hashing::bandwidth, passes::best, passes::form, passes::held, passes::steady,
+    targets = canary, hashing::insert, hashing::bandwidth, hashing::xxh3, passes::best, passes::form, passes::held, passes::steady,
         adversarial::flips, adversarial::minimum, adversarial::growth
 }
 criterion_main!(benches);

@@ -69,6 +69,8 @@ def compare(tokens: int, waiting: int, trees: Sequence[str], policies: Sequence[
     for tree, name in calls:
         upstream.order(tree, name)  # the first pass splits nodes and sorts
     upstream.match_first("rust", batch)
+    upstream.insert_one()
+    one_prompt = {"tree match": upstream.match_one, "tree insert": upstream.insert_one, "xxh3": upstream.hash_one}
     with no_collection():
         for _ in range(ROUNDS):
             for tree, name in calls:
@@ -76,6 +78,9 @@ def compare(tokens: int, waiting: int, trees: Sequence[str], policies: Sequence[
                     cell.times[f"{name} ({tree} tree)"].append(microseconds(lambda: upstream.order(tree, name)))  # noqa: B023
             cell.times["matches"].append(microseconds(lambda: upstream.match_first("rust", batch)))
             _measure(ours, batch, cell)
+            for _ in range(REPEATS):
+                for name, call in one_prompt.items():
+                    cell.times[name].append(microseconds(call))
     return cell
 
 

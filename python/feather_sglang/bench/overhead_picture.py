@@ -12,35 +12,43 @@ _OURS, _SHIPPED = "#1b7f79", "#d95f30"
 
 
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None:
-    """Write the picture, 8 inches wide (800 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
+    """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
-    with pyplot.rc_context({"font.size": 8, "axes.titlesize": 9, "svg.hashsalt": "feather"}):
-        figure, (times, passes, steps) = pyplot.subplots(1, 3, figsize=(8, 3.2), layout="constrained")
+    with pyplot.rc_context({"font.size": 8, "axes.titlesize": 9, "svg.hashsalt": "feather", "axes.axisbelow": True}):
+        figure, (times, passes, steps) = pyplot.subplots(1, 3, figsize=(8, 3.4), layout="constrained")
         _times(times, report)
         _over_queue(passes, report, "lpm_pass_over_form100", "-")
         passes.set_title("LPM pass ÷ batch of 100")
         _over_queue(steps, report, "whole_step", "-")
         _over_queue(steps, report, "whole_step_ceiling", ":")
-        steps.plot([], [], ":", color="grey", label="ceiling")
-        steps.set_title("Whole step, with the matches\nof admission, ÷ ours")
+        steps.plot([], [], ":", color="grey", label="right: the ceiling")
+        steps.set_title("Whole step ÷ ours, both with\nthe matches of admission")
         queues = sorted({row["waiting"] for row in report["rows"]})
+        labels: dict[str, Any] = {}
         for axes in (times, passes, steps):
             axes.set(xscale="log", yscale="log", xlabel="waiting requests")
             shown = [waiting for waiting in queues if axes is times or waiting < 100_000]
             axes.set_xticks(shown, [f"{waiting:,}" for waiting in shown])
+            if axes is not times:
+                axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
             axes.minorticks_off()
             axes.margins(0.1)
+            axes.grid(axis="y", lw=0.4, color="#dddddd")
             axes.spines[["top", "right"]].set_visible(False)
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-            axes.legend(frameon=False, fontsize=6.5, handlelength=1.4)
+            handles, names = axes.get_legend_handles_labels()
+            labels |= dict(zip(names, handles, strict=True))
+        figure.legend(
+            labels.values(), labels, loc="outside lower center", ncols=4, frameon=False, fontsize=7, handlelength=2
+        )
         figure.suptitle("\n".join(textwrap.fill(line, 125) for line in subtitle.splitlines()), fontsize=8)
         for path in paths:
             metadata = {"Date": None} if path.suffix == ".svg" else None
-            figure.savefig(path, dpi=100, metadata=metadata)
+            figure.savefig(path, dpi=150, metadata=metadata)
         pyplot.close(figure)
 
 
@@ -50,14 +58,14 @@ def _times(axes: Any, report: Mapping[str, Any]) -> None:
     for tokens in lengths:
         rows = [row for row in report["rows"] if row["tokens"] == tokens]
         for name, style, colour, label in (
-            ("lpm (rust tree)", "o-", _COLOURS.get(tokens), f"LPM, {tokens:,} tokens"),
-            ("lpm as shipped (rust tree)", "s--", _SHIPPED, "LPM as shipped" if tokens == lengths[-1] else None),
-            ("form", "D-", _OURS, "index: a batch of 100" if tokens == lengths[-1] else None),
+            ("lpm (rust tree)", "o-", _COLOURS.get(tokens), f"{tokens:,} tokens a prompt"),
+            ("lpm as shipped (rust tree)", "s--", _SHIPPED, "left: LPM as shipped" if tokens == lengths[-1] else None),
+            ("form", "D-", _OURS, "left: ours, a batch of 100" if tokens == lengths[-1] else None),
         ):
             points = [(row["waiting"], row["us"][name][1]) for row in rows if name in row["us"]]
             if points:
                 axes.plot(*zip(*sorted(points), strict=True), style, color=colour, label=label, markersize=3, lw=1)
-    axes.set_title("A pass, µs of CPU")
+    axes.set_title("A pass of LPM, and of ours, µs of CPU")
 
 
 def _over_queue(axes: Any, report: Mapping[str, Any], ratio: str, style: str) -> None:
@@ -66,7 +74,7 @@ def _over_queue(axes: Any, report: Mapping[str, Any], ratio: str, style: str) ->
         tokens, waiting = (int(part[2:]) for part in key.split(","))
         lines.setdefault(tokens, []).append((waiting, value))
     for tokens, points in sorted(lines.items()):
-        label = f"{tokens:,} tokens" if style == "-" else None
+        label = f"{tokens:,} tokens a prompt" if style == "-" else None
         marker = "o" if style == "-" else "_"
         xs, ys = zip(*sorted(points), strict=True)
         axes.plot(xs, ys, style, color=_COLOURS.get(tokens), label=label, marker=marker, markersize=3, lw=1)

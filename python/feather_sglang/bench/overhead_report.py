@@ -33,8 +33,14 @@ def report(cells: Sequence[Cell], hash_over_read: float, circumstances: Circumst
         "insert_us": {f"T={cell.tokens}": cell.median("insert") for cell in cells},
         "form100_us": {cell.key: cell.median("form") for cell in cells},
         "undo100_us": {cell.key: cell.median("undo") for cell in cells},
+        "one_prompt_us": {f"T={cell.tokens}": _one_prompt(cell) for cell in compared},
         "memory_bytes_per_request": {f"T={cell.tokens}": cell.bytes_per_request for cell in cells},
     }
+
+
+def _one_prompt(cell: Cell) -> dict[str, float]:
+    """What other structures take for one prompt, its tokens in the cache."""
+    return {name: cell.median(name) for name in ("tree match", "tree insert", "xxh3") if name in cell.times}
 
 
 def _step(cell: Cell, form: float) -> float:

@@ -13,6 +13,12 @@ NOT_SHOWN = (
     "a pass, {cold:.0f} where other work has emptied the processor's caches. And the ratio of whole steps counts "
     "ordering and the matches of admission, nothing that a model computes."
 )
+ONE_PROMPT = (
+    "What is quicker than the index on one prompt, and why: matching stops where the tree holds no more of it, and "
+    "inserting one that the tree holds compares tokens; neither hashes, and a policy that orders by prefix matches "
+    "every waiting prompt again in every pass, where the index hashes it once, when it arrives. xxh3 makes one hash, "
+    "the index one for each chunk, linked to all before it."
+)
 _LABELS = {
     "form": "index: form a batch of 100",
     "form cold": "index: the same, caches cold",
@@ -20,13 +26,16 @@ _LABELS = {
     "best": "index: best",
     "insert": "index: insert",
     "matches": "matches of the batch (rust tree)",
+    "tree match": "match one prompt (rust tree)",
+    "tree insert": "insert one prompt (rust tree)",
+    "xxh3": "xxh3 of one prompt",
 }
 _SHIPPED = "lpm as shipped (rust tree)"
 
 
 def render(report: Mapping[str, Any]) -> str:
     """Of the JSON object that ``overhead_report`` makes."""
-    parts = [_times(report["rows"]), _ratios(report), _index(report)]
+    parts = [_times(report["rows"]), _ratios(report), _index(report), textwrap.fill(ONE_PROMPT, 110)]
     first_come = [row for row in report["rows"] if row["waiting"] > 128 and _SHIPPED in row["us"]]
     if first_come:
         row = first_come[0]
@@ -60,19 +69,25 @@ def _times(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ratios(report: Mapping[str, Any]) -> str:
-    lines = [["", "LPM pass / batch of 100", "whole step", "its ceiling", "LPM as shipped / batch of 100"]]
+    lines = [
+        ["", "LPM pass / batch of 100", "whole step", "its ceiling", "share of it", "LPM as shipped / batch of 100"]
+    ]
     ratios = report["ratios"]
     for key, ratio in ratios["lpm_pass_over_form100"].items():
         step, ceiling = ratios["whole_step"][key], ratios["whole_step_ceiling"][key]
         shipped = ratios["shipped_pass_over_form100"][key]
-        lines.append([key, f"{ratio:,.0f}", f"{step:.2f}", f"{ceiling:.2f}", f"{shipped:.2f}"])
+        lines.append([key, f"{ratio:,.0f}", f"{step:.2f}", f"{ceiling:.2f}", f"{step / ceiling:.3f}", f"{shipped:.2f}"])
     return _align(lines)
 
 
 def _index(report: Mapping[str, Any]) -> str:
-    lines = [["index", "insert, us", "bytes a request"]]
+    """Beside it what others do with the same prompt."""
+    others = {"tree match": "SGLang's tree: match", "tree insert": "insert", "xxh3": "xxh3"}
+    lines = [["one prompt, us", "index: insert", *others.values(), "index: bytes a request"]]
     for key, insert in report["insert_us"].items():
-        lines.append([key, f"{insert:.1f}", f"{report['memory_bytes_per_request'][key]:,.0f}"])
+        times = report["one_prompt_us"].get(key, {})
+        shown = [f"{times[name]:.1f}" if name in times else "-" for name in others]
+        lines.append([key, f"{insert:.1f}", *shown, f"{report['memory_bytes_per_request'][key]:,.0f}"])
     hashed = f"inserting from memory / read bandwidth (NumPy's sum): {report['hash_over_read_bandwidth']:.2f}"
     return f"{_align(lines)}\n{hashed}"
 

@@ -14,17 +14,20 @@ os.environ.setdefault("SGLANG_PLATFORM", "feather_cpu")
 
 import sglang.srt.managers.schedule_policy as schedule_policy
 import torch
+import xxhash
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.mem_cache.unified_cache.tree_core_registry import resolve_tree_core_backend
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.runtime_context import publish
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs
 
 from feather_sglang.bench.overhead_prompts import VOCABULARY
+from feather_sglang.cli.errors import UsageError
 
 AS_SHIPPED = schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX
 """Waiting requests above which LPM and HRRN are first come, first served."""
@@ -90,6 +93,9 @@ class Upstream:
             request.arrival_processed_tokens = 0
             self._requests.append(request)
         self._trees = {kind: _tree(kind, prefixes) for kind in trees}
+        self._tokens = prompt
+        self._one = RadixKey(token_ids=prompt, extra_key=None)
+        self._slots = torch.arange(len(prompt), dtype=torch.int64)
         self._queues: dict[tuple[str, str], list[Any]] = {}
         self._policies: dict[tuple[str, str], Any] = {}
 
@@ -120,6 +126,18 @@ class Upstream:
         for request in self._requests[:count]:
             request.init_next_round_input(self._trees[tree])
 
+    def match_one(self) -> None:
+        """The Rust core of the tree alone finds what it holds of the last prompt."""
+        self._trees["rust"].tree_core.match_full_device_prefix(self._one)
+
+    def insert_one(self) -> None:
+        """The last prompt enters the Rust tree, as when its prefill is done; at first as new, then as there already."""
+        self._trees["rust"].insert(InsertParams(key=self._one, value=self._slots))
+
+    def hash_one(self) -> None:
+        """One hash of the last prompt, by the library that SGLang brings."""
+        xxhash.xxh3_64_intdigest(self._tokens)
+
 
 def _tree(kind: str, prefixes: Iterable[array[int]]) -> Any:
     params = CacheInitParams(
@@ -130,6 +148,11 @@ def _tree(kind: str, prefixes: Iterable[array[int]]) -> Any:
     else:
         params.tree_components = (ComponentType.FULL,)
         params.tree_core_backend = kind
+        used = resolve_tree_core_backend(kind, params)
+        if used != kind:
+            raise UsageError(
+                f"SGLang would put its {used} tree in place of the {kind} one here, so they cannot be compared"
+            )
         tree = UnifiedRadixCache(params)
     for prefix in prefixes:
         key = RadixKey(token_ids=prefix, extra_key=None)
