@@ -41,5 +41,6 @@ fn bytes_are_what_the_allocator_counts() {
         compare(&small, "cached");
         small.index.forget();
         compare(&small, "empty again");
+        assert_eq!(small.index.bytes() < 1_000, requests > 1_000, "{shape}: only a burst is worth freeing");
     }
 }

@@ -197,6 +197,7 @@ fn who_runs_and_since_when_the_oldest_waits() {
     let mut running: Vec<u64> = small.index.running_ids().collect();
     running.sort_unstable();
     assert_eq!(running, [1, 2]);
+    assert!(small.index.contains(2) && small.index.contains(3) && !small.index.contains(4));
 }
 
 #[test]
@@ -338,6 +339,29 @@ fn a_configuration_that_makes_no_sense_is_refused() {
         let error = cht::Index::new(bad).expect_err("refused").to_string();
         assert!(error.contains(says), "{error}");
     }
+}
+
+#[test]
+fn a_request_that_makes_no_sense_is_refused() {
+    let mut setup = Setup::new(Order::Held);
+    setup.config.chunk = 4;
+    let (mut small, most) = (Small { index: setup.index(), ..held() }, 1 << 40);
+    let (arrival, path) = (cht::Arrival { tokens: 0, sequence: 1 }, levels(1, 4));
+    let good = cht::Arriving { id: 1, length: most, reserve: most, arrival, leads: true, path, stream: None };
+    for (length, reserve, says) in [
+        (0, 0, "length 0"),
+        (most + 1, 0, "at most 2^40"),
+        (5, most + 1, "at most 2^40"),
+        (3, 0, "4 chunks of 1 tokens"),
+    ] {
+        let bad =
+            cht::Arriving { length, reserve, path: if length == 0 { vec![] } else { levels(1, 4) }, ..good.clone() };
+        let error = small.index.insert(bad).expect_err("refused").to_string();
+        assert!(error.contains(says), "{error}");
+        assert_eq!((small.index.nodes(), small.index.figures().waiting), (1, 0));
+    }
+    small.index.insert(good).expect("as long as may be");
+    small.check();
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from array import array
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,6 +63,52 @@ def test_bad_tokens(tokens, error, says):
     index.check_integrity()
 
 
+NEW = {"id": 3, "segments": [TOKENS], "length": 200, "arrival": (0, 3)}
+LEVELS = {"id": 3, "levels": [1, 2], "level_tokens": 64, "length": 200, "arrival": (0, 3)}
+PLAN = {"now": 0, "kv_tokens": 1000, "rows": 4, "prefill_tokens": 1000, "idle": False}
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "error", "names"),
+    [
+        ("insert", NEW | {"id": -1}, OverflowError, "id"),
+        ("insert", NEW | {"id": "3"}, TypeError, "id"),
+        ("insert", NEW | {"id": 2}, ValueError, "id 2"),
+        ("insert", NEW | {"segments": [TOKENS, [1.5]]}, TypeError, "tokens"),
+        ("insert", NEW | {"segments": [], "length": 0}, ValueError, "length 0"),
+        ("insert", NEW | {"reserve": 1 << 41}, ValueError, "reserve 2199023255552"),
+        ("insert", NEW | {"shareable": -1}, OverflowError, "shareable"),
+        ("insert", NEW | {"arrival": (0,)}, ValueError, "arrival"),
+        ("insert", NEW | {"namespace": (1,)}, TypeError, "namespace"),
+        ("insert", NEW | {"namespace": "lora"}, TypeError, "namespace"),
+        ("insert_levels", LEVELS | {"levels": [0.5]}, TypeError, "levels"),
+        ("insert_levels", LEVELS | {"levels": [1 << 64]}, TypeError, "levels"),
+        ("insert_levels", LEVELS | {"length": 1 << 41}, ValueError, "length 2199023255552"),
+        ("grow", {"id": 1, "tokens": [TOKENS]}, TypeError, "tokens"),
+        ("grow", {"id": 1, "tokens": np.zeros((2, 2), dtype=np.int64)}, ValueError, "tokens"),
+        ("grow", {"id": 2, "tokens": TOKENS}, ValueError, "id 2: the request is not running"),
+        ("publish", {"id": 1, "tokens": -1, "computing": True}, OverflowError, "tokens"),
+        ("activate", {"id": 1}, ValueError, "id 1: the request is not waiting"),
+        ("plan", PLAN | {"rows": 1 << 32}, OverflowError, "rows"),
+        ("plan", PLAN | {"now": -1}, OverflowError, "now"),
+        ("undo", {"keep": -1}, OverflowError, "keep"),
+        ("settle", {"reused": [3], "refused": []}, TypeError, "reused"),
+    ],
+)
+def test_what_is_refused_changes_nothing(method, fields, error, names):
+    index = make()
+    for id in (1, 2):
+        index.insert(id, [TOKENS], length=200, arrival=(0, id))
+    index.activate(1)
+    before = index.stats(), index.best(), index.running()
+    with pytest.raises(error) as raised:
+        getattr(index, method)(**fields)
+    said = [str(raised.value), *getattr(raised.value, "__notes__", [])]
+    assert any(names in line for line in said), said
+    assert (index.stats(), index.best(), index.running()) == before
+    index.check_integrity()
+
+
 def test_duplicates_and_unknown_ids():
     index = make()
     index.insert(1, [TOKENS], length=200, arrival=(0, 1))
@@ -94,6 +142,37 @@ def test_containers_are_equal_and_not_kept(container):
     index.begin()
     order, held, *_ = index.plan(now=0, kv_tokens=10_000, rows=9, prefill_tokens=10_000, idle=True)
     assert ([candidate[0] for candidate in order], held) == ([1], 1), "the same prompt, so one leads"
+
+
+def peak_bytes(call):
+    """Memory that ``call`` needs for a moment, above what the process has."""
+    status = Path("/proc/self/status")
+    resident = lambda name: int(re.search(rf"{name}:\s+(\d+) kB", status.read_text())[1]) * 1024  # noqa: E731
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident("VmRSS")
+    call()
+    return resident("VmHWM") - before
+
+
+def test_a_key_of_a_million_tokens():
+    """sglang#28215, #35448: the same path from every container, and no copy of a buffer."""
+    numbers = np.arange(4_000_000, dtype=np.int64) * 7919 % 128_000
+    containers = {"numpy": numbers, "array": array("q", numbers.tobytes()), "list": numbers.tolist()}
+    index = make(kv_capacity=1 << 40)
+    peaks = {}
+    for id, (name, tokens) in enumerate(containers.items()):
+        fields = {"length": len(tokens), "arrival": (0, id)}
+        index.insert(id, [tokens[:1000]], length=1000, arrival=(0, id))
+        index.leave(id, False)
+        peaks[name] = peak_bytes(lambda: index.insert(id, [tokens], **fields))  # noqa: B023
+        if id == 0:
+            index.activate(id)
+            index.publish(id, len(tokens), False)
+        else:
+            assert index.best() == (id, 1), f"{name}: the same path, so all but the last token is held"
+            index.leave(id, False)
+    assert peaks["list"] > numbers.nbytes, "a copy would be seen"
+    assert max(peaks["numpy"], peaks["array"]) < numbers.nbytes / 4, peaks
 
 
 def test_levels_instead_of_tokens():
