@@ -208,3 +208,93 @@ fn sift_down<K: Ord + Copy, I: Copy>(
     entries[place] = entry;
     moved(entry.1, place as u32);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A heap, and where each of its items says that it is.
+    struct Placed {
+        heap: Heap<u64>,
+        places: Vec<u32>,
+    }
+
+    impl Placed {
+        /// Items `0..n`, the last one first; `keys[item]` is its key.
+        fn new(keys: &[u64]) -> Self {
+            let mut placed = Placed { heap: Heap::default(), places: vec![NOWHERE; keys.len()] };
+            (0..keys.len()).rev().for_each(|item| placed.put(item, keys[item]));
+            placed
+        }
+
+        fn put(&mut self, item: usize, key: u64) {
+            let at = self.places[item];
+            self.heap.put(at, (key, item as u32), |item, at| self.places[item as usize] = at);
+        }
+
+        fn remove(&mut self, item: usize) {
+            let at = self.places[item];
+            self.heap.remove(at, |item, at| self.places[item as usize] = at);
+        }
+
+        fn is_sound(&self) -> bool {
+            self.heap.is_sound(|item| self.places[item as usize])
+        }
+
+        fn keys(&self) -> Vec<u64> {
+            self.heap.in_order().map(|(key, _)| key).collect()
+        }
+    }
+
+    /// The bytes of a heap that held `n` items at once, and holds none.
+    fn bytes_after(n: usize) -> usize {
+        let mut placed = Placed::new(&(0..n as u64).collect::<Vec<_>>());
+        (0..n).for_each(|item| placed.remove(item));
+        assert!(placed.heap.len() == 0 && placed.heap.first().is_none());
+        placed.heap.bytes()
+    }
+
+    #[test]
+    fn one_item_needs_no_allocation_and_a_few_are_kept() {
+        let entry = size_of::<(u64, u32)>();
+        let bytes = |n: u64| Placed::new(&(0..n).collect::<Vec<_>>()).heap.bytes();
+        assert_eq!((bytes(0), bytes(1), bytes(2)), (0, 0, SMALL * entry));
+        assert_eq!((bytes_after(1), bytes_after(SMALL)), (0, SMALL * entry));
+        assert_eq!(bytes_after(SMALL + 1), 0, "a burst is over");
+    }
+
+    #[test]
+    fn in_order_whatever_was_put_and_removed() {
+        let mut placed = Placed::new(&[50, 10, 90, 30, 70, 20, 80, 40, 60, 15, 25, 35]);
+        for (item, key) in [(2, Some(5)), (1, Some(95)), (4, None), (8, Some(61)), (3, Some(31)), (0, None)] {
+            match key {
+                Some(key) => placed.put(item, key),
+                None => placed.remove(item),
+            }
+            assert!(placed.is_sound(), "{:?}", placed.heap);
+        }
+        assert_eq!(placed.keys(), [5, 15, 20, 25, 31, 35, 40, 61, 80, 95]);
+        assert_eq!((placed.places[4], placed.places[0]), (NOWHERE, NOWHERE));
+        for item in [2, 9, 5, 10, 3, 11, 7, 8, 6] {
+            assert_eq!(placed.heap.first().map(|first| first.1), Some(item as u32));
+            placed.remove(item);
+            assert!(placed.is_sound());
+        }
+        placed.put(1, 7);
+        assert_eq!((placed.keys(), placed.heap.at(0), placed.heap.at(1)), (vec![7], Some((7, 1)), None));
+    }
+
+    #[test]
+    fn what_is_not_sound_is_noticed() {
+        let placed = Placed::new(&[1, 2, 3, 4, 5, 6]);
+        let place = |item: u32| placed.places[item as usize];
+        assert!(placed.is_sound());
+        assert!(!placed.heap.is_sound(|item| place(item) ^ u32::from(item == 2)), "an item is not where it says");
+        for at in 1..6 {
+            let mut other = placed.heap.clone();
+            let Entries::Many(entries) = &mut other.entries else { unreachable!("it has six") };
+            entries[at].0 = 0;
+            assert!(!other.is_sound(place), "below a larger one");
+        }
+    }
+}

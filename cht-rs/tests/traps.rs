@@ -351,8 +351,8 @@ fn a_request_that_makes_no_sense_is_refused() {
     for (length, reserve, says) in [
         (0, 0, "length 0"),
         (most + 1, 0, "at most 2^40"),
-        (5, most + 1, "at most 2^40"),
-        (3, 0, "4 chunks of 1 tokens"),
+        (16, most + 1, "at most 2^40"),
+        (15, 0, "4 chunks of 4 tokens"),
     ] {
         let bad =
             cht::Arriving { length, reserve, path: if length == 0 { vec![] } else { levels(1, 4) }, ..good.clone() };

@@ -58,7 +58,7 @@ const DAMAGES: &[(&str, Damage)] = &[
     ("is queued and set aside", |x| x.aside.clear()),
     ("id 2: its queue disagrees", |x| {
         let slot = slot(x, 2);
-        x.tree.queue_at[slot as usize] = NOWHERE;
+        x.tree.places.requests[slot as usize] = NOWHERE;
     }),
     ("id 2 computes while it waits", |x| x.request_mut(slot(x, 2)).computing = true),
     ("runs without a row", |x| x.rows.swap(0, 1)),
@@ -69,7 +69,7 @@ const DAMAGES: &[(&str, Damage)] = &[
         let v = *x.tree.recency().values().next().unwrap();
         x.tree.node_mut(v).remembered += 1;
     }),
-    ("ages for", |x| x.ages.set(NOWHERE, 0, Some(Arrival { tokens: 9, sequence: 9 }), |_, _| ())),
+    ("ages for", |x| x.ages.put(NOWHERE, (Arrival { tokens: 9, sequence: 9 }, 0), |_, _| ())),
     ("rows instead of", |x| x.rows.push(0)),
     ("row tokens", |x| x.row_tokens += 1),
     ("edges for", |x| x.tree.nodes.push(Node::new(Box::default(), ROOT, 0))),
@@ -97,16 +97,16 @@ const DAMAGES: &[(&str, Damage)] = &[
     }),
     ("its entry above", |x| {
         let v = end(x, 4);
-        x.tree.node_mut(v).queue_at = NOWHERE;
+        x.tree.places.nodes[v as usize].queue = NOWHERE;
     }),
     ("its lead above", |x| {
         let v = fork(x);
-        x.tree.node_mut(v).leads_at = NOWHERE;
+        x.tree.places.nodes[v as usize].leads = NOWHERE;
     }),
     ("watched", |x| _ = x.tree.frontier.watched.pop()),
     ("watched", |x| x.tree.frontier.watched.push(ROOT)),
     ("order", |x| x.tree.unrank(ROOT)),
-    ("age", |x| x.tree.node_mut(ROOT).age_at = NOWHERE),
+    ("age", |x| x.tree.places.nodes[ROOT as usize].age = NOWHERE),
     ("active or cached chunks", |x| x.tree.active_chunks += 1),
     ("active or cached chunks", |x| x.tree.cached_chunks += 1),
     ("bytes of queues", |x| x.tree.queue_bytes += 1),
