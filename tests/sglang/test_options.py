@@ -106,7 +106,7 @@ def test_a_yaml_file_that_is_not_one_is_one_line(launch, tmp_path, name, text, p
 
 def test_a_bad_variable_is_named(launch, monkeypatch):
     monkeypatch.setenv("FEATHER_GATE", "foo")
-    assert launch().startswith("feather: FEATHER_GATE is 'foo'; expected one of never, static, ucb, q.")
+    assert launch().startswith("feather: FEATHER_GATE is 'foo'; expected one of never, static, ucb, q, model.")
 
 
 def test_a_program_gets_an_exception(start_alone, monkeypatch):

@@ -14,7 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from feather_sglang._cht import Index
-from feather_sglang.core.gates import make_gate
+from feather_sglang.core.gates import make_guarded
 from feather_sglang.core.gates.fixed import Fixed
 from feather_sglang.core.interface import Admissions, Candidate, Decode, Limits, Request, Row, Step, View
 from feather_sglang.core.settings import Settings
@@ -30,7 +30,7 @@ class SchedulerCore:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.gate = make_gate(settings.gate, settings.gate_seed)
+        self.gate = make_guarded(settings.gate, settings.gate_seed)
         self._index = Index(
             chunk_size=settings.chunk_size,
             page_size=settings.page_size,
@@ -164,7 +164,7 @@ class SchedulerCore:
     def change_gate(self, settings: Settings) -> None:
         """Another gate from the next pass on; nothing else of ``settings`` may differ."""
         self.settings = settings
-        self.gate = make_gate(settings.gate, settings.gate_seed)
+        self.gate = make_guarded(settings.gate, settings.gate_seed)
 
     def succeed(self, other: SchedulerCore) -> None:
         """Go on with the clock, the counts and, if it has the same name, the gate of another core.

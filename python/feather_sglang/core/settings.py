@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 ORDERS = ("held", "missing")
-GATES = ("never", "static", "ucb", "q")
+GATES = ("never", "static", "ucb", "q", "model")
 
 
 @dataclass(frozen=True, slots=True)

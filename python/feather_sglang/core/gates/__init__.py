@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from feather_sglang.core.gates.fixed import Fixed
+from feather_sglang.core.gates.guard import Guard
+from feather_sglang.core.gates.model import Model
 from feather_sglang.core.gates.never import Never
 from feather_sglang.core.gates.q import Q
 from feather_sglang.core.gates.static import Static
@@ -15,7 +18,14 @@ _GATES: dict[str, Callable[[int], Gate]] = {
     "static": lambda seed: Static(),
     "ucb": Ucb,
     "q": Q,
+    "model": Model,
 }
+
+
+def make_guarded(name: str, seed: int = 0) -> Gate:
+    """The same, as servers use it: a gate that learns is watched by ``guard.Guard``."""
+    gate = make_gate(name, seed)
+    return gate if isinstance(gate, Fixed) else Guard(gate)
 
 
 def make_gate(name: str, seed: int = 0) -> Gate:

@@ -1,0 +1,88 @@
+"""``feather bench gates``: every gate in closed loop through the core and the index, on modelled step times."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+
+from feather_sglang.bench import results
+from feather_sglang.bench.gates_picture import draw
+from feather_sglang.bench.gates_report import render, report
+from feather_sglang.bench.gates_runs import FAMILIES, MACHINE, SURFACES, WAITING, Trajectory, gates, run
+from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.picture import require_matplotlib
+from feather_sglang.cli.errors import UsageError
+
+STEPS, QUICK_STEPS = 1500, 1200
+SEEDS, QUICK_SEEDS = 10, 4
+WORKLOAD = (
+    f"MODELLED, nothing here ran on a GPU: {len(FAMILIES.prefixes)} families of {FAMILIES.prefixes[0]:,} tokens, "
+    f"{WAITING} requests always waiting, {MACHINE.rows} rows, about {FAMILIES.output:.0f} tokens each"
+)
+
+
+def main(argv: list[str]) -> int:
+    """Run, print a table, write what was asked for.
+
+    :raises UsageError: before anything is run.
+    """
+    options = _parser().parse_args(argv)
+    pictures = [path for path in (options.svg, options.png) if path is not None]
+    if pictures:
+        require_matplotlib()
+    for path in [*pictures, *([options.json] if options.json else [])]:
+        if not path.resolve().parent.is_dir():
+            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+    steps, seeds = (QUICK_STEPS, QUICK_SEEDS) if options.quick else (STEPS, SEEDS)
+    began = time.perf_counter()
+    circumstances = results.Circumstances(
+        command=shlex.join(["feather", "bench", "gates", *argv]),
+        machine=machine(),
+        versions=versions(),
+        workload=f"{WORKLOAD}; {seeds} seeds",
+    )
+    where = in_words(circumstances)
+    print(f"{circumstances.workload}\n{where}\n", flush=True)
+    names = list(gates(options.quick))
+    runs: dict[str, dict[str, list[Trajectory]]] = {surface.name: {name: [] for name in names} for surface in SURFACES}
+    work = list(product(range(len(SURFACES)), names, range(seeds), [steps], [options.quick]))
+    with ProcessPoolExecutor(max_workers=options.workers) as pool:
+        for (surface, name, *_), done in zip(work, pool.map(_one, work, chunksize=4), strict=True):
+            runs[SURFACES[surface].name][name].append(done)
+    result = report(runs, SURFACES, circumstances)
+    print("final ratio to the best fixed gate, and decode steps until within 5% of it for good (-: never)\n")
+    print(render(result))
+    if options.json is not None:
+        results.write(result, options.json)
+    if pictures:
+        draw(result, pictures, subtitle=f"{circumstances.workload}\n{where}")
+    written = [str(path) for path in (options.json, *pictures) if path is not None]
+    print(f"\n{time.perf_counter() - began:.0f} s" + (f"; wrote {', '.join(written)}" if written else ""))
+    return 0
+
+
+def _one(work: tuple[int, str, int, int, bool]) -> Trajectory:
+    surface, name, seed, steps, quick = work
+    return run(SURFACES[surface], gates(quick)[name](seed), seed, steps * (1 + SURFACES[surface].drifts))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="feather bench gates",
+        allow_abbrev=False,
+        description="Every gate in closed loop through the core and the index, on modelled step times. What a gate "
+        "sees is noisy, what it is judged on is not.",
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer seeds, steps and fixed gates: under five minutes")
+    parser.add_argument(
+        "--workers", type=int, default=max(1, os.cpu_count() or 1), help="processes; default: one a core"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results for programs")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="write the picture")
+    return parser

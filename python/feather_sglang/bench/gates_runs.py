@@ -1,0 +1,125 @@
+"""The runs of ``feather bench gates``: surfaces, fixed gates, and one gate on one surface with one seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+from feather_sglang.core.gates import make_gate
+from feather_sglang.core.gates.static import Static
+from feather_sglang.core.interface import Gate
+from feather_sglang.core.scheduler import SchedulerCore
+from feather_sglang.core.settings import GATES, Settings
+from feather_sglang.simulate.cost import CPU, GPUS, KNEE, Cost, Drift, Roofline
+from feather_sglang.simulate.engine import Engine, Machine
+from feather_sglang.simulate.workload import Backlog, Families, Job
+
+MACHINE = Machine(rows=128, kv_tokens=400_000, level_tokens=256)
+FAMILIES = Families((8192,) * 8, suffix=(128, 384), output=32.0, outputs="narrow")
+"""Eight prefixes of 8,192 tokens, all cached; 24 to 40 tokens generated, as offline jobs with a length limit do."""
+UNSHARED = Families((0,) * 8, suffix=(256, 2048), output=32.0, outputs="geometric")
+WAITING = 512
+NOISE, OUTLIERS, OUTLIER = 0.15, 0.01, 5.0
+"""What a gate sees of a time: log-normal noise, and a share of outliers of so many times."""
+
+
+class Surface(NamedTuple):
+    """A cost and a workload."""
+
+    name: str
+    what: str
+    cost: Callable[[int], Cost]
+    """Of the decode steps of a run."""
+    families: Families = FAMILIES
+    drifts: bool = False
+
+
+SURFACES = (
+    Surface("cpu", "CPU fit, shared KV read once", lambda steps: CPU),
+    Surface("roofline-sorted", "RTX 6000 Ada roofline, rows by family", lambda steps: Roofline(GPUS["rtx6000ada"])),
+    Surface(
+        "roofline-admission",
+        "RTX 6000 Ada roofline, rows as admitted",
+        lambda steps: Roofline(GPUS["rtx6000ada"], by_family=False),
+    ),
+    Surface("knee-sorted", "L2 knee, rows by family", lambda steps: replace(KNEE, by_family=True)),
+    Surface("knee-admission", "L2 knee, rows as admitted", lambda steps: KNEE),
+    Surface(
+        "drift",
+        "L2 knee, rows as admitted; then CPU fit",
+        lambda steps: Drift(KNEE, CPU, steps // 2),
+        drifts=True,
+    ),
+    Surface("unshared", "CPU fit, nothing shared", lambda steps: CPU, UNSHARED),
+)
+LOSSES, FLOORS = (0, 5), (1, 2, 4, 8, 16, 32, 64)
+QUICK_LOSSES, QUICK_FLOORS = (5,), (1, 4, 16, 64)
+
+
+class Threshold(Static):
+    """The static gate with other constants: stop where the tip loses more than ``loss`` chunks, from ``floor`` rows."""
+
+    def __init__(self, loss: int, floor: int, seed: int = 0) -> None:
+        self.SMALL_LOSS = self.LOSS_WITH_PEERS = loss
+        self.LOWEST = self.HIGHEST = floor
+        super().__init__()
+
+
+def gates(quick: bool) -> dict[str, Callable[[int], Gate]]:
+    """By name: all gates, and the fixed ones among which the best is found."""
+    losses, floors = (QUICK_LOSSES, QUICK_FLOORS) if quick else (LOSSES, FLOORS)
+    made: dict[str, Callable[[int], Gate]] = {name: partial(make_gate, name) for name in GATES}
+    for loss, floor in product(losses, floors):
+        made[f"loss {loss}, floor {floor}"] = partial(Threshold, loss, floor)
+    return made
+
+
+class Trajectory(NamedTuple):
+    """One run, by decode step."""
+
+    seconds: list[float]
+    """True time since the decode step before, prefill included."""
+    tokens: list[int]
+    stops: int
+
+
+def run(surface: Surface, gate: Gate, seed: int, steps: int) -> Trajectory:
+    """``steps`` decode steps in closed loop, from a warm cache and an empty batch."""
+    settings = Settings(gate="static", chunk_size=MACHINE.level_tokens, kv_capacity=MACHINE.kv_tokens)
+    core = SchedulerCore(settings)
+    core.gate = gate
+    families = surface.families
+    source = Backlog(families.jobs(seed, MACHINE.level_tokens), WAITING)
+    engine = Engine(core, source, surface.cost(steps), MACHINE, noise=noise(seed))
+    engine.warm(_one_each(families))
+    seconds, tokens, since = [], [], 0.0
+    for done in engine.run():
+        since += done.seconds
+        if done.kind == "decode":
+            seconds.append(since)
+            tokens.append(done.tokens)
+            since = 0.0
+            if len(seconds) == steps:
+                break
+    return Trajectory(seconds, tokens, core.state()["stops"])
+
+
+def noise(seed: int) -> Callable[[float], float]:
+    """From a true time to one that a gate sees."""
+    rng = random.Random(seed + 1_000_003)
+
+    def seen(seconds: float) -> float:
+        seconds *= rng.lognormvariate(0.0, NOISE)
+        return seconds * OUTLIER if rng.random() < OUTLIERS else seconds
+
+    return seen
+
+
+def _one_each(families: Families) -> Iterator[Job]:
+    for family, path in enumerate(families.paths(MACHINE.level_tokens)):
+        if path:
+            yield Job((1 << 40) + family, 0.0, path, families.prefixes[family] + 1, 1, family)

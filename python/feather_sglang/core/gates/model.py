@@ -1,0 +1,312 @@
+"""The gate that learns what a step costs, and stops where that serves the queue faster."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from feather_sglang.core.gates.forming import Forming
+from feather_sglang.core.gates.regression import Affine, Coefficients, Load, Regression
+from feather_sglang.core.interface import Candidate, Step, View
+
+LOOKING = ("look alike", "look mixed")
+"""Regimes in which the gate only learns. The others: fill, alike."""
+
+
+class Rate:
+    """Decode tokens per second, prefill included, with forgetting."""
+
+    def __init__(self) -> None:
+        self.tokens = self.seconds = self.prefill = self.steps = 0.0
+
+    def add(self, tokens: int, seconds: float, prefill: float) -> None:
+        kept = 1 - 1 / Model.HORIZON
+        self.tokens = self.tokens * kept + tokens
+        self.seconds = self.seconds * kept + seconds + prefill
+        self.prefill = self.prefill * kept + prefill
+        self.steps += 1
+
+    @property
+    def value(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+class Model:
+    """Stops exactly when that lowers the predicted time in which the queue is served.
+
+    **What is maximised.** Decode tokens per second over all the time that requests experience, prefill included. What
+    is deferred is paid for later: the rate is that of everything served, so a batch of one, which pays the fixed part
+    of a step for one token, cannot game it.
+
+    **Two regimes.** *Fill* admits whoever is planned. *Alike* opens no family beside another: it holds back those whose
+    prefix would compete for the cache with the one that is read again and again. No single admission leads from one to
+    the other (in a mixed batch one more stranger costs nothing), so the gate predicts what each would give from the
+    learned cost of a step, tries *alike* if that promises ``MARGIN`` more, and stays where the measured rate is higher.
+    Where reading again costs nothing (rows sorted by family, a kernel that shares) it concludes: never stop.
+
+    **Joining.** In *fill*, each prefill pass stops decode for a fixed time. With a backlog that outlasts the free rows,
+    requests wait for each other until what the empty rows cost adds up to that time: the rule of the economic order
+    quantity, at most twice the optimum whatever comes. A row left empty now is a row-step that is run later, at the
+    *price*: the mean of what is nobody's alone in a step (its fixed part, shared prefixes, missed re-reads, prefill
+    passes) for each row.
+
+    **Exploration.** What one family costs shows only to who has seen it. So the gate looks at ``PROBE`` decode steps of
+    one family, few rows first, and then at as many of several: at the start, where that costs least, after a change of
+    the device, and, as long as reading shared KV again is a good part of a step, at gaps that double. Where nothing is
+    shared nothing is held back. It has no random part: equal on every rank.
+    """
+
+    name = "model"
+    REFIT, REFIT_IN_PROBE = 16, 4
+    """Decode steps between two solutions."""
+    HORIZON = 192
+    """Decode steps over which prices and rates are means."""
+    FEW, DOUBLING = 4, 6
+    """Rows that a probe of an empty batch begins with, and decode steps until it may have twice as many."""
+    PROBE, PATIENCE = 30, 240
+    """Decode steps wanted of each kind of batch, and those after which the gate looks no longer."""
+    TRIAL = 128
+    """Decode steps of a trial, counted from when the batch is alike."""
+    APART = 64
+    """Decode steps without two rows that share, after which there are no families to keep apart."""
+    MARGIN, OPTIMISM = 1.05, 2.0
+    """A trial must promise so much more, with so many times the rows of a family that were seen: its queue grows while
+    others are served."""
+    WORTH = 0.05
+    """Share of a step that reading shared KV again must take for looking again to be worth it."""
+    FIRST_GAP, LONGEST_GAP = 4096, 65_536
+    """Decode steps until the gate looks again."""
+    MIXED = 1.3
+    """Effective families from which a batch counts as several."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._decode = Regression()
+        self._prefill = Affine()
+        self._formed: deque[tuple[int, int, float, float]] = deque(maxlen=8)
+        """Rows, shared and competing KV, families of the batches formed last: steps become known some passes later."""
+        self._mean = Load(0.0, 0.0, 0.0, 0.0)
+        self._shared = self._passes = self._averaged = 0.0
+        """Of a decode step in this regime: mean shared KV, prefill passes; and the steps in these means."""
+        self._forgone = 0.0
+        """Seconds that rows left empty have cost since the last prefill pass."""
+        self._prefilled = 0.0
+        """Seconds of prefill since the last decode step."""
+        self._steps = 0
+        self._stops = {"mixing": 0, "joining": 0, "probing": 0}
+        self._gap = self.FIRST_GAP
+        self._look()
+
+    # --- deciding ------------------------------------------------------------------------------------------------
+
+    def cut(self, view: View, candidates: Sequence[Candidate]) -> int:
+        taken, why = self._taken(view, candidates)
+        if why:
+            self._stops[why] += 1
+        formed = Forming(view).add(candidates[:taken])
+        self._formed.append((formed.rows, formed.shared, formed.competing, formed.families))
+        return taken
+
+    def _taken(self, view: View, candidates: Sequence[Candidate]) -> tuple[int, str]:
+        """How many, and why not all."""
+        if not candidates:
+            return 0, ""
+        if self._regime in LOOKING:
+            taken = self._one_family(view, candidates) if self._regime == "look alike" else len(candidates)
+            return taken, "probing" if taken < len(candidates) else ""
+        if self._regime == "alike":
+            taken = self._one_family(view, candidates)
+            return taken, "mixing" if taken < len(candidates) else ""
+        if view.order and view.waiting > len(candidates):
+            coefficients, forming = self._decode.coefficients, Forming(view)
+            before = _overhead(coefficients, forming)
+            added = _overhead(coefficients, forming.add(candidates)) - before
+            self._forgone += max(self._price(coefficients) * len(candidates) - added, 0.0)
+            if self._forgone < self._prefill.base:
+                return 0, "joining"
+        self._forgone = 0.0
+        return len(candidates), ""
+
+    def _price(self, coefficients: Coefficients) -> float:
+        """Seconds of overhead for each row and step."""
+        mean = self._mean
+        seconds = (
+            coefficients.step
+            + coefficients.distinct * self._shared
+            + coefficients.missed * mean.missed(coefficients.edge)
+            + self._prefill.base * self._passes
+        )
+        return seconds / mean.rows if mean.rows else 0.0
+
+    def _one_family(self, view: View, candidates: Sequence[Candidate]) -> int:
+        """How many can join without another prefix competing for the cache.
+
+        While the gate only looks, few at first; else no family is opened beside a row that still runs, whose siblings
+        would come, too.
+        """
+        forming = Forming(view)
+        looks = self._regime == "look alike"
+        if forming.groups > 1 or (forming.groups and forming.strangers and not looks):
+            return 0
+        room = self.FEW << self._seen_alike // self.DOUBLING if looks else 1 << 30
+        for i, candidate in enumerate(candidates):
+            stranger = candidate.add_total < 2 * candidate.add_distinct
+            if (
+                forming.opens(candidate)
+                or (stranger and view.order and not looks)
+                or (forming.families and forming.rows >= room)
+            ):
+                return max(i, 0 if view.order else 1)
+            forming.add([candidate])
+        return len(candidates)
+
+    # --- learning ------------------------------------------------------------------------------------------------
+
+    def observe(self, step: Step) -> None:
+        if step.kind == "prefill":
+            self._prefill.observe(step.computed, step.seconds)
+            self._prefilled += min(step.seconds, Regression.OUTLIER * (self._prefill.usual or step.seconds))
+            self._passes += 1 / min(self._averaged + 1, self.HORIZON)
+        elif step.kind == "decode" and step.requests:
+            self._observe_decode(step)
+
+    def _observe_decode(self, step: Step) -> None:
+        self._steps += 1
+        _, shared, competing, families = next(
+            (formed for formed in reversed(self._formed) if formed[0] == step.requests),
+            self._formed[-1] if self._formed else (0, 0, 0.0, 0.0),
+        )
+        load = Load(step.requests, step.total_kv, step.distinct_kv, competing)
+        changes = self._decode.changes
+        seconds = self._decode.observe(load, step.seconds)
+        if self._regime != "alike" or self._trial:  # else families that were there before are still leaving
+            self._averaged += 1
+            rate = 1 / min(self._averaged, self.HORIZON)
+            self._mean = Load(*(mean + (new - mean) * rate for mean, new in zip(self._mean, load, strict=True)))
+            self._shared += (shared - self._shared) * rate
+            self._passes -= self._passes * rate
+        if self._decode.changes != changes:
+            self._gap = self.FIRST_GAP
+            self._look()
+        self._follow(load, families, step.tokens, seconds)
+        self._prefilled = 0.0
+        if self._steps % (self.REFIT_IN_PROBE if self._regime in LOOKING else self.REFIT) == 0:
+            self._decode.solve()
+
+    # --- regimes -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Everything anew: one family first."""
+        self._regime = "look alike"
+        self._seen_alike = self._seen_mixed = 0
+        self._family = Load(0.0, 0.0, 0.0, 0.0)
+        self._rates = {"fill": Rate(), "alike": Rate()}
+        self._until = self._steps + self.PATIENCE
+        self._trial = self._apart = 0
+
+    def _follow(self, load: Load, families: float, tokens: int, seconds: float) -> None:
+        """What a decode step says about the regime."""
+        late = self._steps >= self._until
+        alike = families < self.MIXED
+        if self._regime == "look alike":
+            self._seen_alike += families > 0 and alike
+            if alike and load.rows > self._family.rows:
+                self._family = load
+            if self._seen_alike >= self.PROBE or late:
+                self._regime, self._until = "look mixed", self._steps + self.PATIENCE
+                self._start_means()
+            return
+        if self._regime in ("look mixed", "fill"):
+            self._rates["fill"].add(tokens, seconds, self._prefilled)
+        if self._regime == "look mixed":
+            self._seen_mixed += not alike
+            if self._seen_mixed >= self.PROBE or late:
+                self._decode.solve()
+                self._regime, self._until = "fill", self._steps + self._gap
+                if self._seen_mixed and self._promise() > self.MARGIN * self._rates["fill"].value:
+                    self._try_alike()
+        elif self._regime == "alike":
+            self._apart = 0 if families else self._apart + 1
+            if self._trial == 0 and not alike and not late:
+                return
+            self._rates["alike"].add(tokens, seconds, self._prefilled)
+            self._trial += 1
+            if (self._trial >= self.TRIAL and self._trial % self.REFIT == 0) or (late and self._trial < self.TRIAL):
+                if self._rates["alike"].value <= self._rates["fill"].value or self._apart > self.APART:
+                    self._regime, self._until = "fill", self._steps + self._gap
+                    self._start_means()
+                elif late:
+                    self._until = self._steps + self._gap
+        elif late and self._could_matter():
+            self._gap = min(2 * self._gap, self.LONGEST_GAP)
+            self._look()
+
+    def _try_alike(self) -> None:
+        self._regime, self._trial, self._until = "alike", 0, self._steps + self.PATIENCE
+        self._start_means()
+        self._mean, self._shared, self._averaged = self._promised(), self._family.competing, self.PROBE
+        self._passes = 0.0
+
+    def _promised(self) -> Load:
+        """A batch of one family, as large as it may become."""
+        family = self._family
+        rows = min(self.OPTIMISM * family.rows, max(self._mean.rows, family.rows))
+        grown = rows / family.rows if family.rows else 0.0
+        private = family.distinct - family.competing
+        return Load(rows, family.total * grown, family.competing + private * grown, family.competing)
+
+    def _promise(self) -> float:
+        """Decode tokens per second of that batch, with the prefill that a token has cost so far."""
+        batch, fill = self._promised(), self._rates["fill"]
+        seconds = self._decode.coefficients.seconds(batch)
+        return 1 / (seconds / batch.rows + fill.prefill / fill.tokens) if batch.rows and fill.tokens else 0.0
+
+    def _start_means(self) -> None:
+        self._averaged = 0.0
+
+    def _could_matter(self) -> bool:
+        """Whether reading shared KV again takes a good part of a step, or would if it missed the cache."""
+        coefficients, mean = self._decode.coefficients, self._mean
+        reread = (coefficients.total + coefficients.missed) * (mean.total - mean.distinct)
+        return reread > self.WORTH * coefficients.seconds(mean)
+
+    # --- what it knows -------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Coefficients in seconds; stops by their reason."""
+        coefficients = self._decode.coefficients
+        return {
+            "coefficients": coefficients._asdict(),
+            "noise": self._decode.noise,
+            "prefill_pass": self._prefill.base,
+            "price": self._price(coefficients),
+            "steps": self._steps,
+            "changes": self._decode.changes,
+            "regime": self._regime,
+            "tokens_per_second": {name: rate.value for name, rate in self._rates.items()},
+            "stops": dict(self._stops),
+        }
+
+    def dump(self) -> dict[str, Any]:
+        return {"decode": self._decode.dump(), "prefill": self._prefill.dump(), "mean": list(self._mean)} | {
+            "shared": self._shared,
+            "passes": self._passes,
+        }
+
+    def load(self, learned: Mapping[str, Any]) -> None:
+        try:
+            decode, prefill = Regression(), Affine()
+            decode.load(learned["decode"])
+            prefill.load(learned["prefill"])
+            mean = Load(*map(float, learned["mean"]))
+            shared, passes = float(learned["shared"]), float(learned["passes"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"this is not what the gate model learned: {error}") from None
+        self._decode, self._prefill, self._mean, self._shared, self._passes = decode, prefill, mean, shared, passes
+        self._averaged = self.HORIZON
+
+
+def _overhead(coefficients: Coefficients, forming: Forming) -> float:
+    """Seconds of a step that are nobody's alone."""
+    seconds = coefficients.step + coefficients.distinct * forming.shared
+    return seconds + (coefficients.missed * forming.load.missed(coefficients.edge) if coefficients.missed else 0.0)

@@ -1,0 +1,154 @@
+"""The gate that learns costs: the fit, the batch as it forms, and when it stops."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from feather_sglang.bench.gates_runs import SURFACES, noise, run
+from feather_sglang.core.gates import make_gate
+from feather_sglang.core.gates.forming import Forming
+from feather_sglang.core.gates.regression import Affine, Coefficients, Load, Regression, nonnegative
+from feather_sglang.core.interface import Candidate, View
+
+TRUE = Coefficients(0.02, 1e-4, 5e-8, 4e-7, 2e-7, 10_368.0)
+
+
+def loads(n, seed=1):
+    """Batches of one to eight families of 8,192 tokens."""
+    rng = random.Random(seed)
+    for _ in range(n):
+        families, rows = rng.randint(1, 8), rng.randint(8, 128)
+        private = rows * rng.randint(100, 2000)
+        yield Load(rows, rows * 8192 + private, families * 8192 + private, families * 8192.0)
+
+
+def fitted(true, n=600, seed=1):
+    fit, seen = Regression(), noise(seed)
+    for load in loads(n, seed):
+        fit.observe(load, seen(true.seconds(load)))
+    fit.solve()
+    return fit
+
+
+@pytest.mark.parametrize("true", [TRUE, TRUE._replace(missed=0.0, edge=0.0), Coefficients(step=0.05)])
+def test_the_fit_predicts_what_it_has_not_seen(true):
+    fit = fitted(true)
+    errors = [fit.coefficients.seconds(load) / true.seconds(load) - 1 for load in loads(200, seed=2)]
+    assert abs(sum(errors)) / len(errors) < 0.05, "the mean of the noise is above 1"
+    assert max(map(abs, errors)) < 0.25
+    assert min(fit.coefficients) >= 0
+    assert fit.changes == 0
+
+
+def test_no_knee_is_seen_where_there_is_none():
+    assert fitted(TRUE._replace(missed=0.0)).coefficients.missed == 0
+    assert fitted(TRUE).coefficients.edge > 0
+
+
+def test_another_device_is_noticed_and_learned():
+    fit, seen = fitted(TRUE), noise(3)
+    other = Coefficients(*(2 * x for x in TRUE[:5]), edge=TRUE.edge)
+    steps = list(loads(300, seed=4))
+    for n, load in enumerate(steps):
+        fit.observe(load, seen(other.seconds(load)))
+        if n % 16 == 0:
+            fit.solve()
+    assert fit.changes >= 1
+    errors = [abs(fit.coefficients.seconds(load) / other.seconds(load) - 1) for load in steps]
+    assert sum(errors) / len(errors) < 0.1
+
+
+def test_single_outliers_are_cut():
+    fit = fitted(Coefficients(step=0.05))
+    before = fit.coefficients.step
+    assert fit.observe(Load(1, 0, 0, 0), 50.0) == pytest.approx(before * fit.OUTLIER)
+
+
+def test_nonnegative_least_squares():
+    assert nonnegative([[2.0, 0.0], [0.0, 4.0]], [2.0, -4.0]) == pytest.approx([1.0, 0.0], rel=0.01)
+    assert nonnegative([[0.0, 0.0], [0.0, 4.0]], [0.0, 4.0]) == pytest.approx([0.0, 1.0], rel=0.01)
+
+
+def test_the_fixed_part_of_a_prefill_pass():
+    rng, seen = random.Random(1), noise(1)
+    fit, floor = Affine(), Affine()
+    for _ in range(400):
+        tokens = rng.randint(200, 2000)
+        fit.observe(tokens, seen(0.5 + 0.0003 * tokens))
+        floor.observe(tokens, seen(0.0006 * tokens))
+    assert 0.2 < fit.base < 0.55
+    assert floor.base < 0.02
+
+
+def view(*families, prefix=640):
+    """A batch of families of so many rows."""
+    shared = [prefix if i else 0 for rows in families for i in range(rows)]
+    rows, total = len(shared), len(shared) * (prefix + 10)
+    return View(range(rows), shared, total, len(families) * prefix + 10 * rows, 0, 100, 0)
+
+
+SIBLING, STRANGER = Candidate(1, 10, 650, 10, 10, 10, 5), Candidate(2, 10, 650, 650, 10, 0, 5)
+
+
+def test_effective_families():
+    assert Forming(view(4)).families == 1
+    assert Forming(view(4, 4)).families == pytest.approx(2)
+    assert Forming(view(4, 4)).competing == pytest.approx(2 * 640)
+    assert Forming(view(98, 2)).families == pytest.approx(100**2 / (98**2 + 2**2))
+    assert (Forming(view(1, 1)).families, Forming(view(1, 1)).strangers) == (0, 2)
+    assert Forming(view()).competing == 0
+
+
+def test_candidates_join_their_families():
+    forming = Forming(view(4)).add([SIBLING, STRANGER, SIBLING])
+    assert (forming.rows, forming.shared) == (7, 2 * 640)
+    assert forming.families == pytest.approx(49 / (25 + 4))
+    assert forming.distinct == view(4).distinct_kv + 10 + 650 + 10
+    assert Forming(view(4)).opens(STRANGER)
+    assert not Forming(view(4)).opens(SIBLING)
+    assert not Forming(view(1, 1)).opens(STRANGER), "nothing is shared"
+    assert not Forming(view(4)).opens(Candidate(3, 99, 99, 99, 1, 0, 0)), "short beside a long prefix"
+
+
+def surface(name):
+    return next(surface for surface in SURFACES if surface.name == name)
+
+
+def rate(run, start):
+    return sum(run.tokens[start:]) / sum(run.seconds[start:])
+
+
+def test_it_stops_where_the_cache_ends():
+    gate = make_gate("model")
+    gated = run(surface("knee-admission"), gate, 1, 700)
+    assert gate.state()["regime"] == "alike"
+    assert gate.state()["stops"]["mixing"] > 100
+    assert rate(gated, 300) > 1.3 * rate(run(surface("knee-admission"), make_gate("never"), 1, 700), 300)
+
+
+def test_it_does_not_stop_where_rows_are_sorted():
+    gate = make_gate("model")
+    gated = run(surface("roofline-sorted"), gate, 1, 700)
+    assert gate.state()["regime"] == "fill"
+    assert rate(gated, 300) > 0.97 * rate(run(surface("roofline-sorted"), make_gate("never"), 1, 700), 300)
+
+
+def test_it_holds_nothing_back_where_nothing_is_shared():
+    gate = make_gate("model")
+    run(surface("unshared"), gate, 1, 300)
+    assert gate.state()["stops"]["mixing"] == gate.state()["stops"]["probing"] == 0
+
+
+def test_it_goes_on_from_what_it_learned():
+    gate = make_gate("model")
+    run(surface("knee-admission"), gate, 1, 400)
+    other = make_gate("model")
+    other.load(json.loads(json.dumps(gate.dump())))
+    assert other.state()["coefficients"].keys() == gate.state()["coefficients"].keys()
+    assert other.state()["coefficients"]["step"] == pytest.approx(gate.state()["coefficients"]["step"], rel=0.5)
+    for broken in ({}, {"decode": 1}, gate.dump() | {"mean": ["x"] * 4}, gate.dump() | {"decode": {"weight": 1}}):
+        with pytest.raises(ValueError, match="this is not what the gate model learned"):
+            make_gate("model").load(broken)
