@@ -15,8 +15,8 @@ class Q(Tabular):
     Both actions of a state begin at nothing learned, which counts as the mean reward so far. The value of a decision
     moves by ``ALPHA`` towards its reward plus ``GAMMA`` times the value of the best action in the first state of the
     next pass; rewards are divided by their running mean, so that no constant has a unit. Explored is with probability
-    ``EPSILON / (1 + decisions / DECAY)``, at least ``LEAST``, from a seeded generator. The constants are those of the
-    sweep that ``feather bench gates --sweep-q`` prints.
+    ``EPSILON / (1 + decisions / DECAY)``, at least ``LEAST``, from a seeded generator. The constants are
+    usual ones; no sweep has chosen them.
     """
 
     name = "q"
