@@ -2,59 +2,14 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
-from feather_sglang.core.sharing import FREE, Paths, Range, Sharing, in_batch_order, paths_from_slots, plan_sharing
-from feather_sglang.sglang.attention.cascade import Cascade, Shape
+from feather_sglang.core.sharing import FREE, Range, Sharing, plan_sharing
+from feather_sglang.sglang.attention.cascade import Cascade
 from feather_sglang.sglang.attention.levels import Segment, arrays_of, levels_of, padded
+from tests.attention.pool import SHAPE, SLOTS, Pool
 from tests.attention.reference_wrapper import ReferenceWrapper
-
-SHAPE = Shape(6, 2, 16, 0.2, torch.float32, torch.float32)
-SLOTS = 4000
-
-
-class Pool:
-    """Rows of a request table over random keys and values, some of them sharing slots like paths of a radix tree."""
-
-    def __init__(self, seed: int, rows: int = 12) -> None:
-        self.rng = random.Random(seed)
-        generator = torch.Generator().manual_seed(seed)
-        size = (SLOTS, SHAPE.kv_heads, SHAPE.head_size)
-        self.cache = tuple(torch.randn(size, generator=generator) for _ in range(2))
-        self.query = torch.randn(rows, SHAPE.query_heads, SHAPE.head_size, generator=generator)
-        free = list(range(1, SLOTS))
-        self.rng.shuffle(free)
-        prefixes = [[]]
-        for _ in range(self.rng.randrange(1, 6)):
-            above = self.rng.choice(prefixes)
-            prefixes.append(above + [free.pop() for _ in range(self.rng.randrange(1, 40))])
-        paths = [self.rng.choice(prefixes) for _ in range(rows)]
-        if self.rng.random() < 0.8:
-            paths.sort()  # families side by side, as the row order has them
-        paths = [path + [free.pop() for _ in range(self.rng.randrange(1, 20))] for path in paths]
-        self.lengths = [len(path) for path in paths]
-        self.rows = torch.tensor(self.rng.sample(range(2 * rows), rows))
-        self.table = torch.zeros(2 * rows, max(self.lengths) + 4, dtype=torch.int32)
-        for row, path in zip(self.rows, paths, strict=True):
-            self.table[row, : len(path)] = torch.tensor(path)
-
-    def paths(self) -> Paths:
-        table = self.table[self.rows]
-        return in_batch_order(paths_from_slots(lambda rows, k: table[list(rows), k].tolist(), self.lengths))
-
-    def attention(self, row: int) -> torch.Tensor:
-        """Plain attention of one row."""
-        slots = self.table[self.rows[row], : self.lengths[row]].long()
-        keys, values = (each[slots].repeat_interleave(SHAPE.query_heads // SHAPE.kv_heads, 1) for each in self.cache)
-        weights = torch.softmax(torch.einsum("hd,khd->hk", self.query[row], keys) * SHAPE.scale, -1)
-        return torch.einsum("hk,khd->hd", weights, values)
-
-    def check(self, output: torch.Tensor) -> None:
-        expected = torch.stack([self.attention(row) for row in range(len(self.lengths))])
-        torch.testing.assert_close(output[: len(expected)], expected, rtol=1e-5, atol=1e-5)
 
 
 def cascade(pool: Pool) -> Cascade:

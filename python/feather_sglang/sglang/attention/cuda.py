@@ -180,7 +180,7 @@ def shape_of(runner: Any, updater: Any) -> Shape:
 def costs_of(kv_heads: int, head_size: int, element: int) -> Costs:
     """What sharing costs on a GPU. Estimated from two public measurements, not measured here.
 
-    A cascade of two levels has two launches more than a plain decode, and two results to merge: 7 µs lost at one KV head
+    A cascade of two levels launches twice more than a plain decode, and merges two results: 7 µs lost at one KV head
     (8 rows of 4,000 tokens) and 29 µs won at eight (flashinfer #595), and a floor of 90 µs on an older card, with the
     break-even near 200 shared tokens at 128 rows (TensorRT-LLM #14396). A price of 25 µs at 2 TB/s declines the first,
     takes the second, and takes 128 rows of eight heads from 100 tokens on. Every further range is a few blocks of

@@ -36,6 +36,12 @@ def create(runner: Any) -> Any:
         from feather_sglang.sglang.attention.cpu import CascadeCpuBackend
 
         return CascadeCpuBackend(runner, sharing)
+    if runner.device == "cuda":
+        if runner.use_mla_backend:
+            refuse("multi-head latent attention (MLA)", "Leave out --attention-backend.")
+        from feather_sglang.sglang.attention.cuda import CascadeCudaBackend
+
+        return CascadeCudaBackend(runner, sharing, init_new_workspace=runner.init_new_workspace)
     refuse(f"the device {runner.device}", "Leave out --attention-backend.")
     return None
 
