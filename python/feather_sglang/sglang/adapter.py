@@ -67,7 +67,7 @@ class Adapter:
         self.settings = settings
         self.mirror = Mirror(settings, new_core, scheduler.page_size, clip)
         self.watch = Watch(settings.chunk_size)
-        self.row_order = RowOrder(scheduler, self._plan_decode, lambda: self.book.computing) if row_order else None
+        self.row_order = RowOrder(scheduler, self._plan_decode) if row_order else None
         self.fallen: str | None = None
         """Why the policy gave up; None: it is at work."""
         self.failures = 0

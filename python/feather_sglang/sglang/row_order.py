@@ -25,13 +25,11 @@ class RowOrder:
     """Sorts the batches of one scheduler, before they decode.
 
     :param scheduler: SGLang's ``Scheduler``.
-    :param plan: all running rows in family order, by the ids of the core; None: there is no order to be had.
-    :param computing: ids of rows whose prompt's result has not been seen; their families show afterwards.
+    :param plan: all running rows in family order, by the ids of the core; None: there is no order to be had. It goes by
+        the whole of a prompt, computed or not, so a row that joined needs no second look.
     """
 
-    def __init__(
-        self, scheduler: Any, plan: Callable[[], Decode | None], computing: Callable[[], dict[int, Any]]
-    ) -> None:
+    def __init__(self, scheduler: Any, plan: Callable[[], Decode | None]) -> None:
         self.stands_back = without_order(scheduler)
         """Why rows stay as they are; None: they are sorted."""
         self.sorts = 0
@@ -39,7 +37,6 @@ class RowOrder:
         self.moves = 0
         """Times that it was another than the present one."""
         self._plan = plan
-        self._computing = computing
 
     def arrange(self, batch: Any) -> None:
         """Sort the rows of a batch (SGLang's ``ScheduleBatch``), if any joined since it was sorted last.
@@ -63,9 +60,7 @@ class RowOrder:
             if permutation is not None:
                 self.moves += 1
                 _permute(batch, permutation)
-        computing = self._computing()
-        if not any((t := req.__dict__.get("feather")) is not None and t.id in computing for req in batch.reqs):
-            batch.feather_sorted = (batch.reqs, len(batch.reqs))
+        batch.feather_sorted = (batch.reqs, len(batch.reqs))
 
 
 def without_order(scheduler: Any) -> str | None:
