@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
 from feather_sglang.bench.tiny_llama import write_model
-from feather_sglang.core.sharing import FREE, Sharing, paths_from_slots, plan_sharing
+from feather_sglang.core.sharing import FREE, Paths, Sharing, paths_from_slots, plan_sharing
 from feather_sglang.sglang.attention import steps
 from feather_sglang.sglang.attention.kernels import attend, attend_by_products
 from feather_sglang.sglang.attention.layout import TAIL, LayoutMaker
+from feather_sglang.sglang.attention.source import PlanSource
 from feather_sglang.sglang.attention.steps import attend_decode
 from tests.harness.prompts import Tokens, interleaved
 
@@ -181,6 +184,21 @@ def test_layouts_are_kept_while_only_tails_grow():
             pool.table[row, pool.lengths[row]] = 100 * step + row
             pool.lengths[row] += 1
     assert pool.maker.made == 1
+
+
+def test_a_row_that_is_given_out_again():
+    """Even where the generations of rows begin anew with a flush (SGLang before 0.5.22)."""
+    pool = ReqToTokenPool(size=4, max_context_len=64, device="cpu", enable_memory_saver=False)
+    source = PlanSource(pool, "on", FREE)
+    batch = SimpleNamespace(req_pool_indices=torch.tensor([1, 2]))
+    pool.req_to_token[1:3, :32] = torch.arange(1, 33)
+    for _ in range(3):
+        assert [(r.rows, r.end) for r in source.plan(batch, [32, 32]).ranges] == [((0, 1), 32)]
+    pool.req_to_token[2, 8:] += 100
+    assert [(r.rows, r.end) for r in source.plan(batch, [32, 32]).ranges] == [((0, 1), 8)]
+    source.offered = Paths([0, 1], [0, 32])  # what a scheduler would be wrong about is not believed
+    assert [(r.rows, r.end) for r in source.plan(batch, [32, 32]).ranges] == [((0, 1), 8)]
+    assert (source.scheduler, source.slots) == (0, 5)
 
 
 @pytest.mark.parametrize("kind", ["plain", "masked", "causal"])

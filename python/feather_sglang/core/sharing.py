@@ -121,7 +121,7 @@ def paths_from_slots(column: Column, lengths: Sequence[int]) -> Paths:
         branches = [([row], depth) for row in rows if lengths[row] == depth]
         going_on = [row for row in rows if lengths[row] > depth]
         by_slot: dict[int, list[int]] = {}
-        for row, slot in zip(going_on, column(going_on, depth), strict=True):
+        for row, slot in zip(going_on, column(going_on, depth) if going_on else (), strict=True):
             by_slot.setdefault(slot, []).append(row)
         branches += [(branch, _end_of_common(column, branch, depth + 1, lengths)) for branch in by_slot.values()]
         commons = [common, *([depth] * (len(branches) - 1))]
