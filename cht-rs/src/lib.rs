@@ -16,9 +16,11 @@
 //! [`Index::plan`] forms the batch of a pass by the rule in `plan.rs`; [`naive`] states the same rule in the plainest
 //! way, as the model that tests compare with.
 //!
-//! **Where it is slow.** An insertion hashes its tokens, which dominates. Admission and departure cost O(path nodes) plus
-//! O(log) queue operations for each node that flips, so O(log W) where paths branch a constant number of times (grouped
-//! prompts), but linear in the chain on nested prompts.
+//! **Where it is slow.** An insertion hashes its tokens, which dominates. Every change walks its path to the root, since
+//! each node counts what lies below it, and costs O(log) queue operations for each node that flips: O(log W) where paths
+//! branch a constant number of times (grouped prompts), but linear in the chain on nested prompts. A row that leads flips
+//! its path twice, to pending and to active. Under [`Order::Held`] a chain that leaves the running batch takes its nodes
+//! out of the global order first one first, which is the dearest way to empty a heap.
 
 mod check;
 mod config;
