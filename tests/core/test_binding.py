@@ -171,7 +171,7 @@ def test_a_key_of_a_million_tokens():
         else:
             assert index.best() == (id, 1), f"{name}: the same path, so all but the last token is held"
             index.leave(id, False)
-    assert peaks["list"] > numbers.nbytes, "a copy would be seen"
+    assert peaks["list"] > 0.9 * numbers.nbytes, "a copy would be seen"
     assert max(peaks["numpy"], peaks["array"]) < numbers.nbytes / 4, peaks
 
 
