@@ -11,6 +11,9 @@ from feather_sglang.cli.errors import UsageError
 # Subcommand: (module with main(argv), what it does).
 COMMANDS = {
     "serve": ("feather_sglang.cli.serve", "serve a model with SGLang and the feather policy"),
+    "top": ("feather_sglang.cli.top", "watch a running server"),
+    "set": ("feather_sglang.cli.change", "change gate, order, ageing or barrier of a running server"),
+    "state": ("feather_sglang.cli.state", "show or forget what the gate has learned"),
     "doctor": ("feather_sglang.cli.doctor", "say what is installed, whether it fits, and what mends it"),
     "bench": ("feather_sglang.bench.main", "measure it, on this machine"),
     "model": ("feather_sglang.cli.model", "print the folder of the embedded model"),

@@ -42,6 +42,7 @@ class SchedulerCore:
             hash_key=settings.hash_key,
         )
         self._scheduled = 0
+        self._max_wait = settings.max_wait_tokens
         self._digest = 0
         self._admitted = self._stops = self._barrier_waits = self._refused = 0
 
@@ -155,6 +156,7 @@ class SchedulerCore:
 
     def bound_waits(self, tokens: int) -> None:
         """Another ``Settings.max_wait_tokens``, from the next pass on."""
+        self._max_wait = tokens
         self._index.set_max_wait(tokens)
 
     def forget(self) -> None:
@@ -167,11 +169,12 @@ class SchedulerCore:
         self.gate = make_guarded(settings.gate, settings.gate_seed)
 
     def succeed(self, other: SchedulerCore) -> None:
-        """Go on with the clock, the counts and, if it has the same name, the gate of another core.
+        """Go on with the clock, the counts, the bound and, if it has the same name, the gate of another core.
 
         After what waits and runs was handed over.
         """
-        self._scheduled = other._scheduled
+        self._scheduled, self._digest = other._scheduled, other._digest
+        self.bound_waits(other._max_wait)
         self._admitted, self._stops = other._admitted, other._stops
         self._barrier_waits, self._refused = other._barrier_waits, other._refused
         if other.gate.name == self.settings.gate:
@@ -232,6 +235,7 @@ class SchedulerCore:
             "stops": self._stops,
             "barrier_waits": self._barrier_waits,
             "refused": self._refused,
+            "max_wait_tokens": self._max_wait,
             "decisions_digest": self._digest,
             "scheduled_tokens": self._scheduled,
         }

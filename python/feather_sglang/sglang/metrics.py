@@ -204,7 +204,10 @@ class Metrics:
     def refresh(self) -> None:
         """Copy the record, unless that was done a moment ago, but when idle: it stands for long."""
         adapter, now = self.adapter, time.monotonic()
-        if adapter is None or (adapter.book.running and now - self._refreshed < REFRESH_SECONDS):
+        if adapter is None:
+            return
+        adapter.reap()
+        if adapter.book.running and now - self._refreshed < REFRESH_SECONDS:
             return
         self._refreshed = now
         watch = adapter.watch
@@ -226,7 +229,7 @@ class Metrics:
             "families_running": families["families_running"],
             "waiting_alone": families["waiting_alone"],
             "oldest_age_tokens": state["oldest_tokens"],
-            "max_wait_tokens": adapter.settings.max_wait_tokens,
+            "max_wait_tokens": state["max_wait_tokens"],
             "tip_tokens": state["tip_chunks"] * chunk,
             "total_kv_tokens": state["total_kv"],
             "distinct_kv_tokens": state["distinct_kv"],
