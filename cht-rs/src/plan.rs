@@ -94,6 +94,8 @@ pub struct Plan {
     pub kept: u32,
     /// Requests looked at that did not fit.
     pub skipped: u32,
+    /// Of `order`, the first so many are past the fairness bound: no gate may leave them out.
+    pub overdue: usize,
     /// Why it ended.
     pub end: End,
 }
@@ -151,6 +153,7 @@ impl Index {
         let mut left = Left { kv, rows, prefill, skipped: 0, kept, alone, tip };
         let waiting = self.tree.node(ROOT).counts.waiting as usize;
         let mut order = Vec::with_capacity(waiting.min(rows as usize));
+        let mut overdue = 0;
         let end = loop {
             if left.rows == 0 {
                 break End::Rows;
@@ -165,6 +168,7 @@ impl Index {
                         break End::Prefill;
                     }
                     order.push(self.name(&standing, &mut left));
+                    overdue = order.len();
                     left.kept = self.kept_for_all(); // it may be one that rows were kept for
                     continue;
                 }
@@ -211,7 +215,7 @@ impl Index {
             }
         }
         let kept = left.kept().0.min(u64::from(left.rows)) as u32;
-        Plan { order, held: self.held() + left.alone.rows, kept, skipped: left.skipped, end }
+        Plan { order, held: self.held() + left.alone.rows, kept, skipped: left.skipped, overdue, end }
     }
 
     /// The next request in order that is not held back, without regard to what fits.

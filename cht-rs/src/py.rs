@@ -228,14 +228,14 @@ impl PyIndex {
         prefill_tokens: u64,
         idle: bool,
         chunked: bool,
-    ) -> (Vec<CandidateTuple>, u64, u32, u32, &'static str) {
+    ) -> (Vec<CandidateTuple>, u64, u32, u32, usize, &'static str) {
         let plan = self.index.plan(Budget { now, kv: kv_tokens, rows, prefill: prefill_tokens, chunked, idle });
         let order = plan
             .order
             .iter()
             .map(|c| (c.id, c.uncomputed, c.add_total, c.add_distinct, c.chunks_before, c.chunks_after, c.peers))
             .collect();
-        (order, plan.held, plan.kept, plan.skipped, plan.end.name())
+        (order, plan.held, plan.kept, plan.skipped, plan.overdue, plan.end.name())
     }
 
     fn undo(&mut self, keep: usize) {

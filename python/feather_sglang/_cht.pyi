@@ -81,8 +81,8 @@ class Index:
 
     def plan(
         self, *, now: int, kv_tokens: int, rows: int, prefill_tokens: int, idle: bool, chunked: bool = True
-    ) -> tuple[list[tuple[int, int, int, int, int, int, int]], int, int, int, str]:
-        """``(candidates, held, kept, skipped, end)``; see ``feather_sglang.core.interface.Candidate``."""
+    ) -> tuple[list[tuple[int, int, int, int, int, int, int]], int, int, int, int, str]:
+        """``(candidates, held, kept, skipped, overdue, end)``; see ``feather_sglang.core.interface.Candidate``."""
 
     def undo(self, keep: int) -> None:
         """Takes back all but the first ``keep`` candidates."""

@@ -60,7 +60,7 @@ class Trace:
         for each in (self.index, self.model):
             each.begin()
         prefill = self.random.choice((15, 60, PLENTY))
-        order, held, _, _, end = self.index.plan(
+        order, held, *_, end = self.index.plan(
             now=0, kv_tokens=PLENTY, rows=1 << 20, prefill_tokens=prefill, idle=False
         )
         assert (order, held, end) == self.model.plan(prefill)

@@ -271,6 +271,18 @@ def test_an_idle_engine_is_given_somebody():
     assert engine.ids(kv_tokens=100, idle=True) == [huge], "the engine admits or reports it"
 
 
+def test_a_gate_leaves_out_nobody_past_the_bound():
+    engine = Engine(gate="static", max_wait_tokens=1000)
+    first = engine.send(("a", 1024), ("x", 10))
+    engine.admit(engine.plan(idle=True))
+    engine.plan([done(first, 1034)])
+    engine.core.gate.floor = 1
+    strangers = [engine.send((name, 1024)) for name in "bcd"]
+    assert engine.ids() == []
+    engine.core._scheduled += 2000
+    assert engine.ids() == strangers
+
+
 def test_a_gate_stops_for_one_pass():
     engine = Engine(gate="static")
     first = engine.send(("a", 1024), ("x", 10))

@@ -15,7 +15,7 @@ impl Naive {
         self.looked_enough = false;
         self.now = self.now.max(budget.now);
         let (mut kv, mut rows, mut prefill) = (budget.kv, budget.rows, budget.prefill);
-        let (mut alone, mut skipped, mut order) = ((0, 0), 0, vec![]);
+        let (mut alone, mut skipped, mut order, mut overdue) = ((0, 0), 0, vec![], 0);
         let end = loop {
             if rows == 0 {
                 break End::Rows;
@@ -23,7 +23,9 @@ impl Naive {
             if prefill == 0 {
                 break End::Prefill;
             }
-            let at = match self.overdue(&budget, kv, order.is_empty()) {
+            let first = self.overdue(&budget, kv, order.is_empty());
+            let is_overdue = matches!(first, Some(Some(_)));
+            let at = match first {
                 Some(None) => break End::Room,
                 Some(Some(at)) => at,
                 None => {
@@ -60,6 +62,9 @@ impl Naive {
                 break End::Prefill;
             }
             order.push(self.name(at, &mut kv, &mut rows, &mut prefill));
+            if is_overdue {
+                overdue = order.len();
+            }
         };
         if budget.idle && order.is_empty() && budget.rows > 0 {
             let waiting = (0..self.requests.len()).filter(|&i| self.requests[i].waits());
@@ -68,7 +73,7 @@ impl Naive {
             }
         }
         let kept = self.kept(alone).0.min(rows);
-        Plan { order, held: self.figures().held + alone.0, kept, skipped, end }
+        Plan { order, held: self.figures().held + alone.0, kept, skipped, overdue, end }
     }
 
     /// Where a request stands in the order; smaller is earlier.

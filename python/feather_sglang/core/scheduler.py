@@ -112,7 +112,7 @@ class SchedulerCore:
         """Whom to admit in this pass, tentatively until ``settle``."""
         ask_gate = limits.may_stop and self.gate.name != "never"
         view = self.view() if ask_gate else None
-        named, held, kept, skipped, end = self._index.plan(
+        named, held, kept, skipped, overdue, end = self._index.plan(
             now=self._scheduled,
             kv_tokens=max(limits.kv_tokens, 0),
             rows=max(limits.rows, 0),
@@ -123,8 +123,9 @@ class SchedulerCore:
         order = list(map(_candidate, named))
         stop = end if end in _ENDS_WORTH_LOGGING else None
         if view is not None:
-            least = 1 if limits.idle else 0  # a gate never stops an empty batch
-            taken = max(self.gate.cut(view, order), min(least, len(order)))
+            # A gate never stops an empty batch, and leaves out nobody who is past the fairness bound.
+            least = max(overdue, min(len(order), int(limits.idle)))
+            taken = max(self.gate.cut(view, order), least)
             if taken < len(order):
                 self._index.undo(taken)
                 del order[taken:]
