@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -159,7 +160,10 @@ def test_top_lives_in_a_terminal_and_leaves_it_as_it_was(served: server.Server) 
     parent, child = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "90", "LINES": "24"}
     command = [*FEATHER, "top", "--url", served.url, "--interval", "0.3"]
-    process = subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment)
+    heeds_interrupts = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 - not so in the background
+    process = subprocess.Popen(
+        command, stdin=child, stdout=child, stderr=child, env=environment, preexec_fn=heeds_interrupts
+    )
     os.close(child)
     shown = b""
     try:
@@ -167,8 +171,8 @@ def test_top_lives_in_a_terminal_and_leaves_it_as_it_was(served: server.Server) 
         while shown.count(b"\x1b[H") < 3 and time.monotonic() < until:
             if select.select([parent], [], [], 1)[0]:
                 shown += os.read(parent, 65536)
-        process.send_signal(2)
-        while select.select([parent], [], [], 5)[0]:
+        process.send_signal(signal.SIGINT)
+        while time.monotonic() < until and select.select([parent], [], [], 5)[0]:
             try:
                 more = os.read(parent, 65536)
             except OSError:
