@@ -59,7 +59,7 @@ def test_without_chunked_prefill_the_order_is_kept(start_alone, order):
     if order == "missing":
         prompts = [tokens.take(900) for _ in range(8)]
     shapes = []
-    for policy, settings in (("fcfs", {}), ("feather", {"order": order})):
+    for policy, settings in (("fcfs", {}), ("feather", {"order": order, "row_order": False})):
         harness.reconfigure(policy, **settings)
         harness.send_all(prompts, 8)
         shapes.append(harness.run().shape())

@@ -174,7 +174,7 @@ class SchedulerCore:
 
         After what waits and runs was handed over.
         """
-        self._scheduled, self._digest = other._scheduled, other._digest
+        self._scheduled = other._scheduled
         self.bound_waits(other._max_wait)
         self._admitted, self._stops = other._admitted, other._stops
         self._barrier_waits, self._refused = other._barrier_waits, other._refused
