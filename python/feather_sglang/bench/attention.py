@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from feather_sglang.bench.machine import in_words, machine, versions
-from feather_sglang.bench.picture import require_matplotlib
+from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.bench.results import Circumstances, write
 from feather_sglang.cli import model
-from feather_sglang.cli.errors import UsageError
 
 SCHEMA = {"name": "feather bench attention", "version": 1}
 
@@ -31,12 +30,7 @@ def main(argv: list[str]) -> int:
     :raises UsageError: before anything is measured.
     """
     options = _parser().parse_args(argv)
-    pictures = [path for path in (options.svg, options.png) if path is not None]
-    if pictures:
-        require_matplotlib()
-    for path in [*pictures, *([options.json] if options.json else [])]:
-        if not path.resolve().parent.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+    outputs = Outputs.of(options)
     path = options.model_path or str(model.embedded_model(say=print))
     circumstances = Circumstances(
         command=shlex.join(["feather", "bench", "attention", *argv]),
@@ -47,21 +41,21 @@ def main(argv: list[str]) -> int:
     print(f"{circumstances.workload}\n{in_words(circumstances)}\n", flush=True)
     began = time.perf_counter()
     if options.live:
-        return _live(options, circumstances)
+        return _live(options, circumstances, outputs.json)
     rows = measure(path, quick=options.quick)
     report = report_of(rows, circumstances)
     print(f"\n{summary(report)}")
-    if options.json is not None:
-        write(report, options.json)
-    if pictures:
+    if outputs.json is not None:
+        write(report, outputs.json)
+    if outputs.pictures:
         from feather_sglang.bench.attention_picture import draw
 
-        draw(report, pictures, subtitle=f"{circumstances.workload}\n{in_words(circumstances)}")
+        draw(report, outputs.pictures, subtitle=f"{circumstances.workload}\n{in_words(circumstances)}")
     print(f"{time.perf_counter() - began:.0f} s")
     return 0
 
 
-def _live(options: argparse.Namespace, circumstances: Circumstances) -> int:
+def _live(options: argparse.Namespace, circumstances: Circumstances, json: Path | None) -> int:
     from feather_sglang.bench import attention_live
 
     rows = attention_live.measure(
@@ -70,8 +64,8 @@ def _live(options: argparse.Namespace, circumstances: Circumstances) -> int:
     ratios = attention_live.ratios(rows)
     for name, ratio in ratios.items():
         print(f"{name.replace('_', ' ')}: {ratio:.2f}x")
-    if options.json is not None:
-        write({"schema": SCHEMA, **asdict(circumstances), "rows": rows, "live": ratios}, options.json)
+    if json is not None:
+        write({"schema": SCHEMA, **asdict(circumstances), "rows": rows, "live": ratios}, json)
     return 0
 
 
@@ -193,7 +187,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--live", action="store_true", help="real servers instead, on warm prefixes")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="with --live: runs of an arm (default: 3)")
     parser.add_argument("--model-path", metavar="MODEL", help="a folder (default: the embedded SmolLM2-135M-Instruct)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results for programs")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="write the picture")
+    add_options(parser)
     return parser

@@ -8,15 +8,13 @@ import shlex
 import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from pathlib import Path
 
 from feather_sglang.bench import results
 from feather_sglang.bench.gates_picture import draw
 from feather_sglang.bench.gates_report import render, report
 from feather_sglang.bench.gates_runs import FAMILIES, MACHINE, SURFACES, WAITING, Trajectory, gates, run
 from feather_sglang.bench.machine import in_words, machine, versions
-from feather_sglang.bench.picture import require_matplotlib
-from feather_sglang.cli.errors import UsageError
+from feather_sglang.bench.outputs import Outputs, add_options
 
 STEPS, QUICK_STEPS = 1500, 1200
 SEEDS, QUICK_SEEDS = 10, 4
@@ -32,12 +30,7 @@ def main(argv: list[str]) -> int:
     :raises UsageError: before anything is run.
     """
     options = _parser().parse_args(argv)
-    pictures = [path for path in (options.svg, options.png) if path is not None]
-    if pictures:
-        require_matplotlib()
-    for path in [*pictures, *([options.json] if options.json else [])]:
-        if not path.resolve().parent.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+    outputs = Outputs.of(options)
     steps, seeds = (QUICK_STEPS, QUICK_SEEDS) if options.quick else (STEPS, SEEDS)
     began = time.perf_counter()
     circumstances = results.Circumstances(
@@ -57,12 +50,11 @@ def main(argv: list[str]) -> int:
     result = report(runs, SURFACES, circumstances)
     print("final ratio to the best fixed gate, and decode steps until within 5% of it for good (-: never)\n")
     print(render(result))
-    if options.json is not None:
-        results.write(result, options.json)
-    if pictures:
-        draw(result, pictures, subtitle=f"{circumstances.workload}\n{where}")
-    written = [str(path) for path in (options.json, *pictures) if path is not None]
-    print(f"\n{time.perf_counter() - began:.0f} s" + (f"; wrote {', '.join(written)}" if written else ""))
+    if outputs.json is not None:
+        results.write(result, outputs.json)
+    if outputs.pictures:
+        draw(result, outputs.pictures, subtitle=f"{circumstances.workload}\n{where}")
+    print(f"\n{time.perf_counter() - began:.0f} s{outputs.said()}")
     return 0
 
 
@@ -82,7 +74,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers", type=int, default=max(1, os.cpu_count() or 1), help="processes; default: one a core"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results for programs")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="write the picture")
+    add_options(parser)
     return parser

@@ -9,17 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from feather_sglang._cht import build_info
 from feather_sglang.bench import results
 from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.bench.overhead_measure import Cell, alone, compare, hash_over_read_bandwidth
 from feather_sglang.bench.overhead_picture import draw
 from feather_sglang.bench.overhead_report import report
 from feather_sglang.bench.overhead_table import render
-from feather_sglang.bench.picture import require_matplotlib
 from feather_sglang.cli.errors import UsageError
 
 LENGTHS = (1_000, 4_000, 10_000, 32_000)
@@ -37,12 +36,7 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     if build_info()["profile"] != "release":
         raise UsageError("the extension is a debug build; build it for release: `maturin develop --release`")
-    pictures = [path for path in (options.svg, options.png) if path is not None]
-    if pictures:
-        require_matplotlib()
-    for path in [*pictures, *([options.json] if options.json else [])]:
-        if not path.resolve().parent.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+    outputs = Outputs.of(options)
     circumstances = results.Circumstances(
         command=shlex.join(["feather", "bench", "overhead", *argv]),
         machine=machine(),
@@ -59,12 +53,11 @@ def main(argv: list[str]) -> int:
     print(render(result))
     if not options.quick:
         result["adapter_pass_us"] = _adapter_pass()
-    if options.json is not None:
-        results.write(result, options.json)
-    if pictures:
-        draw(result, pictures, subtitle=f"{WORKLOAD}\n{where}")
-    written = [str(path) for path in (options.json, *pictures) if path is not None]
-    print(f"{time.perf_counter() - began:.0f} s" + (f"; wrote {', '.join(written)}" if written else ""))
+    if outputs.json is not None:
+        results.write(result, outputs.json)
+    if outputs.pictures:
+        draw(result, outputs.pictures, subtitle=f"{WORKLOAD}\n{where}")
+    print(f"{time.perf_counter() - began:.0f} s{outputs.said()}")
     return 0
 
 
@@ -103,7 +96,5 @@ def _parser() -> argparse.ArgumentParser:
         "interleaved.",
     )
     parser.add_argument("--quick", action="store_true", help="two cells, the Rust tree, LPM: about a minute")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results for programs")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="write the picture")
+    add_options(parser)
     return parser

@@ -14,12 +14,12 @@ from types import FrameType
 from feather_sglang.bench import arms, results
 from feather_sglang.bench.machine import in_words, machine, versions
 from feather_sglang.bench.measure import ArmFailed, measure
-from feather_sglang.bench.picture import draw, require_matplotlib
+from feather_sglang.bench.outputs import Outputs, add_options
+from feather_sglang.bench.picture import draw
 from feather_sglang.bench.table import render
 from feather_sglang.bench.workload import Encode, Workload, few_shot
 from feather_sglang.cli import model
 from feather_sglang.cli.arguments import Arguments
-from feather_sglang.cli.errors import UsageError
 from feather_sglang.cli.launch import attention_on_cpu, serve_on_cpu
 
 CHUNKED_PREFILL = "8192"
@@ -44,12 +44,7 @@ def main(argv: list[str]) -> int:
     if options.quick:
         options.arms, options.per_family = "fcfs,feather", 4
     names = arms.chosen(options.arms)
-    pictures = [path for path in (options.svg, options.png) if path is not None]
-    if pictures:
-        require_matplotlib()
-    for path in [*pictures, *([options.json] if options.json else [])]:
-        if not path.resolve().parent.is_dir():
-            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}")
+    outputs = Outputs.of(options)
     arguments = Arguments.read(server_args)
     arguments.check()
     on_cpu = serve_on_cpu(arguments.device)
@@ -76,16 +71,15 @@ def main(argv: list[str]) -> int:
     attention = attention_on_cpu(arguments) if on_cpu else None
     server_args = arguments.with_defaults(_defaults(workload, attention))
     env = _environment(circumstances.machine["cores"]) if on_cpu else {}
-    runs, status = _run(names, server_args, env, workload, lambda runs: _keep(runs, circumstances, options.json))
+    runs, status = _run(names, server_args, env, workload, lambda runs: _keep(runs, circumstances, outputs.json))
     if not runs:
         return status
     report = results.report(runs, circumstances)
     note = None if attention is None or "attention-backend" in arguments.given else _NOTES_ON_CPU[attention]
     print(f"\n{render(report)}\n" + (f"\n{note}" if note else ""))
-    if pictures:
-        draw(report, pictures, subtitle=f"{workload}\n{where}", note=note)
-    written = [str(path) for path in (options.json, *pictures) if path is not None]
-    print(f"{time.perf_counter() - began:.0f} s" + (f"; wrote {', '.join(written)}" if written else ""))
+    if outputs.pictures:
+        draw(report, outputs.pictures, subtitle=f"{workload}\n{where}", note=note)
+    print(f"{time.perf_counter() - began:.0f} s{outputs.said()}")
     return status
 
 
@@ -150,9 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shots", type=int, default=8, metavar="N", help="examples in a prefix (default: 8)")
     parser.add_argument("--worked", action="store_true", help="examples with their reasoning: three times as long")
     parser.add_argument("--output-tokens", type=int, default=8, metavar="N", help="of each request (default: 8)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results for programs")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="write the picture")
+    add_options(parser)
     return parser
 
 
