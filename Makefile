@@ -15,8 +15,6 @@ unexport PYTHONDONTWRITEBYTECODE
 
 RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find cht-rs -name '*.rs' -o -name Cargo.toml)
 
-APART := $(wildcard tests/sglang/test_s*.py tests/sglang/test_w*.py) tests/soak
-
 OPS ?= 100000000
 SEED ?= 1
 
@@ -56,9 +54,7 @@ $(STAMPS)/model: $(STAMPS)/extension $(STAMPS)/platform
 
 test: setup ## Run every test
 	cargo test --quiet --workspace
-	# Two processes: in one, a Scheduler started late in tests/sglang was seen to run away with the memory.
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(APART))
-	$(BIN)/python -m pytest $(APART)
+	$(BIN)/python -m pytest
 
 check: setup ## Lint, format, types and the fast tests: under three minutes
 	cargo fmt --all --check

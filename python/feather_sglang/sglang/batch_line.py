@@ -6,6 +6,7 @@ A filter on SGLang's logger: it costs nothing but when such a line is written.
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import Any
 
 LINES = ("Prefill batch", "Decode batch")
@@ -16,11 +17,11 @@ class BatchLine(logging.Filter):
 
     def __init__(self, scheduler: Any) -> None:
         super().__init__()
-        self.scheduler = scheduler
+        self._scheduler = weakref.ref(scheduler)  # SGLang's logger outlives it
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.msg, str) and record.msg.startswith(LINES):
-            adapter = self.scheduler.__dict__.get("feather")
+            adapter = getattr(self._scheduler(), "feather", None)
             if adapter is not None and adapter.fallen is None:
                 held = adapter.core_state().get("held", 0)
                 record.msg += f", #held: {held}, #stops: {adapter.watch.stops['gate']}"
