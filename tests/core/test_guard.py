@@ -20,6 +20,13 @@ class Stops(Fixed):
         return 0
 
 
+def guarded():
+    """A guard that was told of a step, so that it asks its gate."""
+    guard = Guard(Stops())
+    guard.observe(Step(0, "prefill", 0.0, 0, 0, 0, 0, 0))
+    return guard
+
+
 def drive(guard, steps, gated_seconds, free_seconds):
     """Steps of 10 tokens that take one time where the gate stops and another where it does not."""
     stopped = 0
@@ -33,21 +40,28 @@ def drive(guard, steps, gated_seconds, free_seconds):
 ROUND = Guard.EPISODE * Guard.ROUND
 
 
-def test_a_small_share_is_not_gated():
+def test_a_gate_that_is_told_nothing_stops_nothing():
     guard = Guard(Stops())
+    assert all(guard.cut(VIEW, ANYBODY) == 1 for _ in range(3 * Guard.EPISODE))
+    guard.observe(Step(0, "decode", 1.0, 10, 10, 0, 0, 0))
+    assert guard.cut(VIEW, ANYBODY) == 0
+
+
+def test_a_small_share_is_not_gated():
+    guard = guarded()
     assert drive(guard, ROUND, 1.0, 1.0) == ROUND - Guard.EPISODE
     assert guard.state() == {"dropped": None, "drops": 0}
 
 
 def test_a_gate_that_wins_stays(caplog):
-    guard = Guard(Stops())
+    guard = guarded()
     drive(guard, 4 * ROUND, 0.9, 1.0)
     assert guard.dropped is None
     assert not caplog.records
 
 
 def test_a_gate_that_loses_is_dropped_loudly_and_tried_again(caplog):
-    guard = Guard(Stops())
+    guard = guarded()
     with caplog.at_level(logging.WARNING):
         drive(guard, ROUND, 1.1, 1.0)
         assert guard.state() == {"dropped": "9.1% fewer tokens per second than without it", "drops": 1}
@@ -63,7 +77,7 @@ def test_a_gate_that_loses_is_dropped_loudly_and_tried_again(caplog):
 
 
 def test_outliers_do_not_drop_a_gate():
-    guard = Guard(Stops())
+    guard = guarded()
     for n in range(2 * ROUND):
         guard.cut(VIEW, ANYBODY)
         guard.observe(Step(0, "decode", 40.0 if n % 500 == 9 else 1.0, 10, 10, 0, 0, 0))

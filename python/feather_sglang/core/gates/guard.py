@@ -18,8 +18,9 @@ class Guard:
     an episode is decode tokens per second, prefill included; its first ``SETTLING`` steps, with the rows of the one
     before, do not count, and no step counts for more than ``LONGEST`` mean steps. After each round the rates of the
     last rounds are compared. If the gate's is more than ``MARGIN`` below that of never, it is dropped, loudly, for a
-    number of rounds that doubles from one drop to the next; then it is tried again with what it had learned. Rank-equal
-    like the steps that it is fed.
+    number of rounds that doubles from one drop to the next; then it is tried again with what it had learned. Until the
+    first step is told the gate is not asked: it would explore for ever, as it could learn nothing. Rank-equal like the
+    steps that it is fed.
     """
 
     EPISODE, SETTLING, ROUND, ROUNDS = 256, 64, 16, 4
@@ -32,6 +33,8 @@ class Guard:
         self.dropped: str | None = None
         """Why the gate is not asked at present."""
         self.drops = 0
+        self._told = False
+        """Whether any step was told."""
         self._steps = 0
         self._pause = self.FIRST_PAUSE
         self._resume = 0
@@ -41,12 +44,13 @@ class Guard:
 
     @property
     def _asks(self) -> bool:
-        return self.dropped is None and self._steps // self.EPISODE % self.ROUND < self.ROUND - 1
+        return self._told and self.dropped is None and self._steps // self.EPISODE % self.ROUND < self.ROUND - 1
 
     def cut(self, view: View, candidates: Sequence[Candidate]) -> int:
         return self.gate.cut(view, candidates) if self._asks else len(candidates)
 
     def observe(self, step: Step) -> None:
+        self._told = True
         if self._asks:
             self.gate.observe(step)
         if step.kind == "prefill":
