@@ -21,6 +21,7 @@ def test_a_request_that_the_core_refuses_is_served(start, caplog):
     adapter = harness.scheduler.feather
     assert (adapter.failures, adapter.fallen) == (0, None)
     assert any("shares nothing" in record.message for record in caplog.records)
+    assert adapter.watch.fallbacks["unreadable_request"] == 1
 
 
 def test_a_family_that_the_engine_evicted(start_alone):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from feather_sglang.core.interface import Admissions, Core, Decode
@@ -65,8 +66,9 @@ class Adapter:
         row_order: bool,
     ) -> None:
         self.settings = settings
-        self.mirror = Mirror(settings, new_core, scheduler.page_size, clip)
         self.watch = Watch(settings.chunk_size)
+        unread = partial(self.watch.fell_back, "unreadable_request")
+        self.mirror = Mirror(settings, new_core, scheduler.page_size, clip, unread)
         self.row_order = RowOrder(scheduler, self._plan_decode) if row_order else None
         self.fallen: str | None = None
         """Why the policy gave up; None: it is at work."""

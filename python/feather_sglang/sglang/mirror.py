@@ -35,9 +35,17 @@ class Mirror:
     :param new_core: makes a core with nothing in it.
     :param page: tokens of a page of the KV pool.
     :param clip: SGLang's ``CLIP_MAX_NEW_TOKENS``.
+    :param unread: called for each request of which nothing can be read.
     """
 
-    def __init__(self, settings: Settings, new_core: Callable[[Settings], Core], page: int, clip: int) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        new_core: Callable[[Settings], Core],
+        page: int,
+        clip: int,
+        unread: Callable[[], None],
+    ) -> None:
         self.book = Book()
         self.new_core = new_core
         self.core: Core | None = new_core(settings)
@@ -45,6 +53,7 @@ class Mirror:
         self._settings = settings
         self._page = page
         self._clip = clip
+        self._unread = unread
         self._passes = 0
         self._due: defaultdict[int, list[Tracked]] = defaultdict(list)
         """Rows by the pass in which to look whether their output grew by a chunk; only a row's last entry counts."""
@@ -133,6 +142,7 @@ class Mirror:
             core.enqueue(request_of(tracked, self._page, self._clip))
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             logger.exception("feather: request %s shares nothing", getattr(tracked.req, "rid", "?"))
+            self._unread()
             core.enqueue(unshared_request_of(tracked, self._page))
 
     def _changes(self, chunked: Any) -> list[Row]:
