@@ -204,7 +204,6 @@ class Engine:
             return Pass("prefill", seconds, tokens, batch, computed, admitted, stop)
         if not self._decoding:  # everybody waits for a prefix whose result is not known yet, or for room
             return Pass("idle", 0.0, 0, self._batch(0), 0, 0, stop)
-        core.plan_decode(_ANY)
         batch = self._batch(self._decoding)
         seconds = self.cost.decode(batch)
         self.now += seconds
@@ -335,6 +334,3 @@ class Engine:
             heapq.heappop(self._longest)
         longest = self.decode_steps - self._longest[0][0] if self._longest else 0
         return Batch(rows, pool.total_kv, pool.distinct_kv, pool.shared_kv, longest, pool.reuse_distance())
-
-
-_ANY = Limits(kv_tokens=0, rows=0, prefill_tokens=0)
