@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import json
+import subprocess
+import sys
 from array import array
 from pathlib import Path
 
@@ -10,6 +12,9 @@ import numpy as np
 import pytest
 
 from feather_sglang._cht import Index, build_info
+from tests.core.peak import containers
+
+ROOT = Path(__file__).resolve().parents[2]
 
 TOKENS = list(range(5, 205))
 
@@ -144,35 +149,22 @@ def test_containers_are_equal_and_not_kept(container):
     assert ([candidate[0] for candidate in order], held) == ([1], 1), "the same prompt, so one leads"
 
 
-def peak_bytes(call):
-    """Memory that ``call`` needs for a moment, above what the process has."""
-    status = Path("/proc/self/status")
-    resident = lambda name: int(re.search(rf"{name}:\s+(\d+) kB", status.read_text())[1]) * 1024  # noqa: E731
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = resident("VmRSS")
-    call()
-    return resident("VmHWM") - before
-
-
 def test_a_key_of_a_million_tokens():
     """sglang#28215, #35448: the same path from every container, and no copy of a buffer."""
-    numbers = np.arange(4_000_000, dtype=np.int64) * 7919 % 128_000
-    containers = {"numpy": numbers, "array": array("q", numbers.tobytes()), "list": numbers.tolist()}
     index = make(kv_capacity=1 << 40)
-    peaks = {}
-    for id, (name, tokens) in enumerate(containers.items()):
-        fields = {"length": len(tokens), "arrival": (0, id)}
-        index.insert(id, [tokens[:1000]], length=1000, arrival=(0, id))
-        index.leave(id, False)
-        peaks[name] = peak_bytes(lambda: index.insert(id, [tokens], **fields))  # noqa: B023
+    for id, (name, tokens) in enumerate(containers().items()):
+        index.insert(id, [tokens], length=len(tokens), arrival=(0, id))
         if id == 0:
             index.activate(id)
             index.publish(id, len(tokens), False)
         else:
             assert index.best() == (id, 1), f"{name}: the same path, so all but the last token is held"
             index.leave(id, False)
-    assert peaks["list"] > 0.9 * numbers.nbytes, "a copy would be seen"
-    assert max(peaks["numpy"], peaks["array"]) < numbers.nbytes / 4, peaks
+    command = [sys.executable, "-m", "tests.core.peak"]
+    peaks = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+    copied = len(tokens) * 8
+    assert peaks["list"] > 0.9 * copied, "a copy would be seen"
+    assert max(peaks["numpy"], peaks["array"]) < copied / 4, peaks
 
 
 def test_levels_instead_of_tokens():
