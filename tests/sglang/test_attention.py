@@ -52,6 +52,7 @@ def expected():
     return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

@@ -51,6 +51,7 @@ def test_eight_families_of_eight(start, page, chunked, shared, capsys):
         print(f"\npage {page} chunk {chunked} shared {shared}, batches and cached tokens: " + ", ".join(lines))
 
 
+@pytest.mark.slow
 def test_the_barrier_is_what_brings_the_reuse(start):
     """The control: the same order, without the barrier."""
     harness = start(max_total_tokens=ROOMY)

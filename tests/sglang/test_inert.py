@@ -74,6 +74,7 @@ def test_one_variable_rolls_a_fleet_back(start_alone, monkeypatch, variable):
     assert harness.run().admitted == rids
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_another_policy_runs_keeps_a_plain_queue_beside_one_that_feather_ran(start):
     start()
     assert isinstance(Scheduler.__dict__["waiting_queue"], Replaced)

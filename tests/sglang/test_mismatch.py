@@ -70,6 +70,7 @@ def test_an_unknown_version_is_refused_before_anything_starts(start_alone, monke
         start_alone()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [unknown_version, dead_start, dead_pass])
 def test_or_it_serves_first_come_first_served_where_told_to(start_alone, monkeypatch, fault):
     fault(monkeypatch)

@@ -92,6 +92,7 @@ def test_a_pass_that_admits_crosses_three_times_however_many_it_admits(harness):
         core._index = index
 
 
+@pytest.mark.slow
 def test_a_pass_in_which_nothing_changed_does_not_look_at_its_rows(harness):
     counts = []
     for rows in (8, 24):
@@ -104,6 +105,7 @@ def test_a_pass_in_which_nothing_changed_does_not_look_at_its_rows(harness):
     assert counts[0] == counts[1]
 
 
+@pytest.mark.slow
 def test_the_length_of_the_queue_costs_an_admission_nothing(harness):
     counts = []
     for waiting in (20, 200):

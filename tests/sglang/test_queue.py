@@ -125,6 +125,7 @@ class TestMirror:
         assert set(harness.log.finished) == set(rids)
 
 
+@pytest.mark.slow
 def test_a_new_queue_is_compared_with_the_old(start):
     harness = start()
     rids = harness.send_all(interleaved(Tokens().families(2, 4, 64, 16)))

@@ -126,6 +126,7 @@ def harness(request, start, monkeypatch, tokenizer):
         yield harness
 
 
+@pytest.mark.slow
 def test_answers_do_not_depend_on_the_order_of_rows(harness):
     harness.reconfigure(row_order=False)
     expected = serve(harness)
@@ -165,6 +166,7 @@ def test_rows_are_sorted_when_some_joined_and_not_in_every_step(start):
     assert order.sorts == sorts
 
 
+@pytest.mark.slow
 def test_rows_that_came_back_from_a_retraction_are_sorted_again(start, monkeypatch):
     monkeypatch.setattr("sglang.srt.managers.scheduler.TEST_RETRACT", True)
     monkeypatch.setattr("sglang.srt.managers.scheduler.TEST_RETRACT_INTERVAL", 7)

@@ -170,6 +170,7 @@ SPACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
 def test_namespaces_are_families(start, name):
     """sglang#24638, #30827, ktransformers#2184: as many families, and so leaders, as distinct tuples."""
