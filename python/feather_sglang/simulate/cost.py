@@ -162,11 +162,3 @@ class Drift:
 
     def prefill(self, computed: int) -> float:
         return self._cost.prefill(computed)
-
-
-PROFILES: dict[str, Cost] = {
-    "cpu": CPU,
-    **{name: Roofline(gpu) for name, gpu in GPUS.items()},
-    **{f"{name}-sharing": Roofline(gpu, shares=True) for name, gpu in GPUS.items()},
-}
-"""By name; GPUs with rows sorted by family, as this plugin has them, and a plain or a sharing attention kernel."""
