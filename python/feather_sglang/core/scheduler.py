@@ -7,6 +7,7 @@ requests; who waits and who runs is kept there, and only there.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -22,6 +23,9 @@ from feather_sglang.core.settings import Settings
 _candidate = partial(tuple.__new__, Candidate)
 """A third of the time that the constructor takes."""
 _NOBODY: Mapping[int, int] = MappingProxyType({})
+_REMEMBERED = 256
+"""Passes of which a rank knows whether it made the decisions of another."""
+
 _ENDS_WORTH_LOGGING = frozenset({"kept", "room", "looked"})
 
 
@@ -44,6 +48,8 @@ class SchedulerCore:
         self._scheduled = 0
         self._max_wait = settings.max_wait_tokens
         self._digest = 0
+        self._recent: deque[tuple[int, int]] = deque([(0, 0)], maxlen=_REMEMBERED)
+        """What ``decisions`` was after the last passes that admitted somebody."""
         self._admitted = self._stops = self._barrier_waits = self._refused = 0
 
     @property
@@ -58,6 +64,10 @@ class SchedulerCore:
         Equal on all ranks, or they do not run the same batches.
         """
         return self._admitted, self._digest
+
+    def made(self, admitted: int, digest: int) -> bool:
+        """Whether these were the ``decisions`` at some time; what is older than what is remembered is believed."""
+        return (admitted, digest) in self._recent or admitted < self._recent[0][0]
 
     @property
     def wants_steps(self) -> bool:
@@ -143,6 +153,7 @@ class SchedulerCore:
         if reused:
             self._admitted += len(reused)
             self._digest = crc32(str(reused).encode(), self._digest)
+            self._recent.append(self.decisions)
         self._refused += len(refused)
 
     def plan_decode(self, limits: Limits) -> Decode:
@@ -154,6 +165,11 @@ class SchedulerCore:
         """Feeds measured steps to the gate, in order."""
         for step in steps:
             self.gate.observe(step)
+
+    def kv(self) -> tuple[int, int]:
+        """KV tokens that running rows hold, shared ones counted for each row, and counted once."""
+        stats = self._index.stats()
+        return stats["total_kv"], stats["distinct_kv"]
 
     def bound_waits(self, tokens: int) -> None:
         """Another ``Settings.max_wait_tokens``, from the next pass on."""
@@ -178,6 +194,7 @@ class SchedulerCore:
         self.bound_waits(other._max_wait)
         self._admitted, self._stops = other._admitted, other._stops
         self._barrier_waits, self._refused = other._barrier_waits, other._refused
+        self._digest, self._recent = other._digest, other._recent
         if other.gate.name == self.settings.gate:
             self.gate = other.gate
 

@@ -11,18 +11,20 @@ the batch is not marked full.
 
 Nothing that goes wrong in the core may reach the loop. The core is then dropped, the rest of the pass is first come,
 first served, and the next pass builds a new core from what is waiting and running. The second time the policy gives up
-for good. A panic of the extension is a BaseException, so that is what is caught.
+for good. A panic of the extension is a BaseException, so that is what is caught. Where several ranks decide together
+(``ranks.py``) a rank works from the leader's first word on, and a failure counts only if all of them had it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from feather_sglang.core.interface import Admissions, Core, Decode
+from feather_sglang.core.interface import Admissions, Core, Decode, Step
 from feather_sglang.core.settings import Settings
 from feather_sglang.core.sharing import Paths
 from feather_sglang.sglang.attention.register import state_of
@@ -31,6 +33,7 @@ from feather_sglang.sglang.book import Book
 from feather_sglang.sglang.limits import limits_of
 from feather_sglang.sglang.mirror import Mirror
 from feather_sglang.sglang.queue import WaitingQueue
+from feather_sglang.sglang.ranks import Ranks
 from feather_sglang.sglang.row_order import ALL_ROWS, RowOrder
 from feather_sglang.sglang.rows import Place, Tracked, prefix_of
 from feather_sglang.sglang.watch import Watch
@@ -39,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 FORGIVEN_PASSES = 10_000
 """Passes after which a failure of the core is forgotten; two within as many end the policy."""
+
+NOT_TAKEN_UP = "the leader rank has not said what to work with"
 
 
 class Adapter:
@@ -50,6 +55,7 @@ class Adapter:
     :param clip: SGLang's ``CLIP_MAX_NEW_TOKENS``.
     :param counts_held_rows: see ``limits.free_rows``.
     :param row_order: whether the rows of running batches are sorted by family.
+    :param ranks: those that share the waiting queue.
     """
 
     current: Adapter | None = None
@@ -64,14 +70,16 @@ class Adapter:
         clip: int,
         counts_held_rows: bool,
         row_order: bool,
+        ranks: Ranks,
     ) -> None:
         self.settings = settings
+        self.ranks = ranks
         self.watch = Watch(settings.chunk_size)
         unread = partial(self.watch.fell_back, "unreadable_request")
         self.mirror = Mirror(settings, new_core, scheduler.page_size, clip, unread)
         self.row_order = RowOrder(scheduler, self._plan_decode) if row_order else None
-        self.fallen: str | None = None
-        """Why the policy gave up; None: it is at work."""
+        self.fallen: str | None = NOT_TAKEN_UP if ranks.size > 1 else None
+        """Why the policy does not work, or no more; None: it does."""
         self.failures = 0
         """Failures of the core so far."""
         self._passes = 0
@@ -79,6 +87,8 @@ class Adapter:
         """The pass of the last failure."""
         self.feeds_attention = state_of(scheduler) is not None
         """Whether the model's attention makes use of what rows share."""
+        self._failed_here: str | None = None
+        """A failure of which it is not known whether the other ranks had it."""
         self._scheduler = scheduler
         self._counts_held_rows = counts_held_rows
         self._begun = False
@@ -95,6 +105,38 @@ class Adapter:
     @property
     def core(self) -> Core | None:
         return self.mirror.core
+
+    @property
+    def decisions(self) -> tuple[int, int, int] | None:
+        """Failures, and what ``Core.decisions`` says since the last one; None while the core is lost."""
+        return None if self.core is None else (self.failures, *self.core.decisions)
+
+    # --- what the leader says ------------------------------------------------------------------------------------
+
+    def take_up(self, settings: Settings, learned: dict[str, dict[str, Any]]) -> None:
+        """Begin to work, with the settings of the leader and what gates learned there; what waits is taken over."""
+        if self.fallen != NOT_TAKEN_UP:
+            return
+        self.settings = settings
+        self.fallen = None
+        self._guarded(self._take_up, settings, learned)
+        self._scheduler.waiting_queue = list(self._scheduler.waiting_queue)
+
+    def _take_up(self, settings: Settings, learned: dict[str, dict[str, Any]]) -> None:
+        self.mirror.restart(settings)
+        if self.watch.keeper is not None and self.core is not None:
+            self.watch.keeper.known = learned
+            self.watch.keeper.resume(self.core.gate)
+
+    def bound_waits(self, tokens: int) -> None:
+        """Another bound on waiting, in scheduled tokens."""
+        self.settings = replace(self.settings, max_wait_tokens=tokens)
+        self._guarded(self.mirror.bound_waits, tokens)
+
+    def observe(self, steps: Sequence[Step]) -> None:
+        """What steps took."""
+        if self.core is not None:
+            self._guarded(self.core.observe, steps)
 
     # --- the waiting queue ---------------------------------------------------------------------------------------
 
@@ -165,6 +207,7 @@ class Adapter:
         stubs = [tracked.req for tracked in self.book.express.values()]
         yield from stubs
         plan = self._guarded(self._plan, adder) if self.core is not None else None
+        self.share_failure()
         if plan is None:
             offered = {id(req) for req in stubs}
             yield from (req for req in queue.data[:] if id(req) not in offered)
@@ -310,9 +353,21 @@ class Adapter:
         finally:
             self.watch.spent(time.perf_counter() - began)
 
+    def share_failure(self) -> None:
+        """Before SGLang goes through its queue, or launches: a failure that is not known to be everybody's must be.
+
+        Not where it happened, which may be before the requests of this turn were handed on to the next pipeline stage.
+
+        :raises DisagreementError: if this rank failed alone.
+        """
+        failure, self._failed_here = self._failed_here, None
+        if failure is not None:
+            self.ranks.agree_on_failure(failure)
+
     def _failed(self, error: BaseException) -> None:
         self.mirror.core = None
         self.failures += 1
+        self._failed_here = f"failure {self.failures}, in pass {self._passes}: {type(error).__name__}"
         before, self._failed_in = self._failed_in, self._passes
         reason = f"{type(error).__name__}: {error}"
         if before is None or self._passes - before > FORGIVEN_PASSES:

@@ -13,6 +13,7 @@ from feather_sglang.sglang.adapter import Adapter
 from feather_sglang.sglang.attention import register
 from feather_sglang.sglang.attention.source import PlanSource
 from feather_sglang.sglang.options import POLICY
+from feather_sglang.sglang.ticks import Tick, strayed
 
 
 def _adapter_of(scheduler: Any) -> Adapter | None:
@@ -45,15 +46,21 @@ def admission_pass(original: Callable[..., Any], scheduler: Any, *args: Any, **n
     """AROUND ``Scheduler._get_new_batch_prefill_raw``."""
     adapter = _adapter_of(scheduler)
     if adapter is None:
-        return original(scheduler, *args, **named)
+        result = original(scheduler, *args, **named)
+        _before_launch(scheduler)
+        return result
     adapter.open()
     batch = None
     try:
         result = original(scheduler, *args, **named)
         batch = result[0]
-        return result
     finally:
         adapter.close(batch)
+    if batch is not None:
+        _before_launch(scheduler)
+    if adapter.core is not None:
+        adapter.ranks.compare(adapter.core.decisions)
+    return result
 
 
 def order_queue(
@@ -76,6 +83,50 @@ def before_decode(scheduler: Any, *args: Any, **named: Any) -> None:
     adapter = _adapter_of(scheduler)
     if adapter is not None:
         adapter.before_decode(args[0] if args else named["batch"])
+    _before_launch(scheduler)
+
+
+def _before_launch(scheduler: Any) -> None:
+    adapter: Adapter | None = scheduler.__dict__.get("feather")
+    if adapter is None:
+        return
+    adapter.share_failure()
+    scheduler.feather_ticks.launches(scheduler.forward_ct + 1)
+
+
+def step_ended(nothing: None, scheduler: Any, batch: Any, result: Any, *args: Any, **named: Any) -> None:
+    """AFTER ``Scheduler.process_batch_result``."""
+    if _adapter_of(scheduler) is not None:
+        scheduler.feather_ticks.ended(batch, result)
+
+
+def leader_sends(result: Any, scheduler: Any, *args: Any, **named: Any) -> Any:
+    """AFTER ``Scheduler._poll_timeout_aborts``, which only the leader calls: what it sends with the requests."""
+    if "feather" not in scheduler.__dict__:
+        return None
+    tick = scheduler.feather_ticks.due(scheduler._engine_paused)
+    return None if tick is None else [*result, tick]
+
+
+def requests_came(original: Callable[..., Any], scheduler: Any, recv_reqs: Any, *args: Any, **named: Any) -> Any:
+    """AROUND ``Scheduler.process_input_requests``: what the leader sent is taken up before the requests that it came
+    with. The list itself stays whole: a pipeline stage hands it on."""
+    if recv_reqs and (ticks := [message for message in recv_reqs if type(message) is Tick]):
+        if "feather" not in scheduler.__dict__:
+            raise strayed()
+        for tick in ticks:
+            scheduler.feather_ticks.take(tick)
+        recv_reqs = [message for message in recv_reqs if type(message) is not Tick]
+    return original(scheduler, recv_reqs, *args, **named)
+
+
+def split_received(original: Callable[..., Any], receiver: Any, *args: Any, **named: Any) -> Any:
+    """AROUND ``SchedulerRequestReceiver._split_work_and_control_reqs``, for attention data parallelism: a tick that a
+    later pipeline stage received goes to the ranks that share its queue, as on the first stage, and not to all."""
+    work, control = original(receiver, *args, **named)
+    if ticks := [message for message in control if type(message) is Tick]:
+        return work + ticks, [message for message in control if type(message) is not Tick]
+    return work, control
 
 
 def run_batch(original: Callable[..., Any], scheduler: Any, *args: Any, **named: Any) -> Any:

@@ -1,6 +1,7 @@
 """Keeps what the gates of one scheduler learn: in memory while another gate is at work, and in the state file.
 
-Every rank reads the file at its start, when nobody writes; one rank writes it.
+Every rank reads the file at its start, when nobody writes, and then takes what the leader of its queue read. One rank
+writes it.
 """
 
 from __future__ import annotations
@@ -44,24 +45,24 @@ class Keeper:
         self._writes = writes and path is not None
         self._lost = lost
         self._due = time.monotonic() + every
-        self._gates: dict[str, dict[str, Any]] = {}
+        self.known: dict[str, dict[str, Any]] = {}
         """By name, as read, or as left when another took over: equal on all ranks."""
         if path is not None and (found := learned.read(path)) is not None:
             learned.check(path, found, learned_on)
-            self._gates = found.gates
+            self.known = found.gates
 
     def resume(self, gate: Gate) -> None:
         """Have a new gate go on from what it knew.
 
         :raises StateError: if it is not a dump of such a gate.
         """
-        if dump := self._gates.get(gate.name):
+        if dump := self.known.get(gate.name):
             load(gate, dump, self.path)
 
     def leave(self, gate: Gate) -> None:
         """Another gate takes over."""
         if dump := gate.dump():
-            self._gates[gate.name] = dump
+            self.known[gate.name] = dump
 
     def tick(self, gate: Gate) -> None:
         """A pass is over: save, if it is time."""
@@ -76,7 +77,7 @@ class Keeper:
         self._due = time.monotonic() + self._every
         try:
             dump = gate.dump()
-            gates = {**self._gates, **({gate.name: dump} if dump else {})}
+            gates = {**self.known, **({gate.name: dump} if dump else {})}
             saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             learned.write(self.path, Learned(self._learned_on, gates, saved))
         except (OSError, TypeError, ValueError) as error:

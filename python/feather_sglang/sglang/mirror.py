@@ -117,6 +117,17 @@ class Mirror:
         else:
             self._rebuild(core)
 
+    def restart(self, settings: Settings) -> None:
+        """Begin anew, before anything came."""
+        self._settings = settings
+        self.core = self.new_core(settings)
+
+    def bound_waits(self, tokens: int) -> None:
+        """Another bound on waiting, for this core and those after it."""
+        self._settings = replace(self._settings, max_wait_tokens=tokens)
+        if self.core is not None:
+            self.core.bound_waits(tokens)
+
     def admit(self, requests: Iterable[Any], planned: bool) -> dict[int, int]:
         """Move what a pass admitted from the queue into the batch; returns, by id, the tokens their match found.
 

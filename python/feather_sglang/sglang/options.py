@@ -19,7 +19,7 @@ POLICY = "feather"
 """The choice of ``--schedule-policy``."""
 
 TOKENS_PER_SECOND = 10_000
-"""What a second of ``--feather-max-wait`` is taken for, in scheduled tokens (prefill and decode)."""
+"""What a second of ``--feather-max-wait`` is taken for, in scheduled tokens, until the leader rank has measured it."""
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Settings)}
 
@@ -101,8 +101,8 @@ FLAGS: tuple[Flag, ...] = (
         float,
         "SECONDS",
         _DEFAULTS["max_wait_tokens"] / TOKENS_PER_SECOND,
-        "How long others may be admitted before a request that fits. A second counts as "
-        f"{TOKENS_PER_SECOND} scheduled tokens.",
+        "How long others may be admitted before a request that fits. Counted in scheduled tokens, at the pace that the "
+        "leader rank measures.",
     ),
     Flag(
         "log",

@@ -50,6 +50,16 @@ def scheduler_hooks() -> list[Hook]:
         Hook(f"{scheduler}._get_new_batch_prefill_raw", "around", hooks.admission_pass, ("running_batch",)),
         Hook(f"{scheduler}.update_running_batch", "before", hooks.before_decode, ("batch",)),
         Hook(f"{scheduler}.run_batch", "around", hooks.run_batch, ("batch",)),
+        Hook(f"{scheduler}.process_batch_result", "after", hooks.step_ended, ("batch", "result")),
+        Hook(f"{scheduler}._poll_timeout_aborts", "after", hooks.leader_sends),
+        Hook(f"{scheduler}.process_input_requests", "around", hooks.requests_came, ("recv_reqs",)),
+        Hook(
+            "sglang.srt.managers.scheduler_components.request_receiver"
+            ".SchedulerRequestReceiver._split_work_and_control_reqs",
+            "around",
+            hooks.split_received,
+            ("recv_reqs",),
+        ),
         Hook(f"{scheduler}.flush_cache", "after", hooks.flushed),
         Hook(f"{scheduler}.get_internal_state", "after", hooks.internal_state, ("recv_req",)),
         Hook(f"{scheduler}.set_internal_state", "around", changes.set_internal_state, ("recv_req",)),

@@ -13,6 +13,8 @@ from feather_sglang.sglang.adapter import Adapter
 from feather_sglang.sglang.arguments import hash_key_of, mismatch_message, options_of, resolved_of
 from feather_sglang.sglang.compat import check_hooks, check_version, counts_held_rows
 from feather_sglang.sglang.options import DISABLE, POLICY, is_disabled, settings_of
+from feather_sglang.sglang.ranks import Ranks
+from feather_sglang.sglang.ticks import Ticks
 
 logger = logging.getLogger(__name__)
 
@@ -57,14 +59,15 @@ def activate(scheduler: Any) -> None:
         kv_capacity=scheduler.max_total_num_tokens,
         hash_key=hash_key_of(scheduler.server_args),
     )
-    adapter = attach(scheduler, settings, row_order=options.row_order == "on")
+    adapter = attach(scheduler, settings, max_wait=options.max_wait, row_order=options.row_order == "on")
     observe.begin(adapter, scheduler, options, resolved_of(scheduler.server_args))
-    logger.info("feather: %s", start_line(settings))
+    logger.info("feather: %s", start_line(settings, options.max_wait))
 
 
-def attach(scheduler: Any, settings: Settings, *, row_order: bool = True) -> Adapter:
+def attach(scheduler: Any, settings: Settings, *, max_wait: float | None = None, row_order: bool = True) -> Adapter:
     """Give a scheduler an adapter with a core of these settings; its queue is taken over as it is.
 
+    :param max_wait: the bound on waiting in seconds; None: that of the settings, in tokens, stays.
     :param row_order: whether the rows of running batches are sorted by family.
     """
     from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS
@@ -78,9 +81,11 @@ def attach(scheduler: Any, settings: Settings, *, row_order: bool = True) -> Ada
         clip=CLIP_MAX_NEW_TOKENS,
         counts_held_rows=counts_held_rows(),
         row_order=row_order,
+        ranks=Ranks.of(scheduler),
     )
     queue.install(_owner_of_queue(type(scheduler)))
     scheduler.feather = adapter
+    scheduler.feather_ticks = Ticks(adapter, max_wait)
     scheduler.waiting_queue = list(scheduler.waiting_queue)
     return adapter
 
@@ -102,11 +107,11 @@ def row_order_of(adapter: Adapter) -> str:
     return "off" if order is None else order.stands_back or "on"
 
 
-def start_line(settings: Settings) -> str:
+def start_line(settings: Settings, max_wait: float) -> str:
     """Policy, order, gate, chunk, ageing and barrier, as logged at the start."""
     return (
         f"policy={POLICY} order={settings.order} gate={settings.gate} chunk={settings.chunk_size} "
-        f"ageing={settings.aging} barrier={settings.barrier_min} max_wait={settings.max_wait_tokens} tokens "
+        f"ageing={settings.aging} barrier={settings.barrier_min} max_wait={max_wait:g}s "
         f"version={__version__}"
     )
 
@@ -135,6 +140,8 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
         "version": __version__,
         "waiting": len(adapter.book.waiting) + len(adapter.book.express),
         "running": len(adapter.book.running),
+        "ranks": adapter.ranks.size,
+        "ticks": scheduler.feather_ticks.seen,
         "failures": adapter.failures,
     }
 

@@ -1,0 +1,93 @@
+"""Two ranks in one server, tensor or pipeline parallel: the same decisions, and the same end."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feather_sglang.bench.tiny_llama import write_model
+from feather_sglang.cli import server
+from tests.harness.prompts import Tokens, interleaved
+from tests.harness.rank_faults import install
+
+pytestmark = pytest.mark.slow
+
+REQUESTS, FAMILIES = 256, 8
+ON_CPU = ["--device", "cpu", "--attention-backend", "torch_native", "--disable-cuda-graph"]
+SMALL = ["--skip-tokenizer-init", "--load-format", "dummy", "--max-total-tokens", "20000"]
+CHECKED = {"SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1"}
+
+
+@contextmanager
+def two_ranks(folder: Path, layout: str, gate: str, **env: str) -> Iterator[server.Server]:
+    """:param gate: ``static`` is one that decides by measured nanoseconds (``tests/harness/rank_faults.py``)."""
+    model = write_model(folder / "model", num_hidden_layers=2, num_key_value_heads=2, tie_word_embeddings=False)
+    args = ["--model-path", str(model), *ON_CPU, *SMALL, layout, "2", "--max-running-requests", "24"]
+    args += ["--schedule-policy", "feather", "--feather-gate", gate]
+    env |= install(folder / "plugin") | {"SGLANG_PLATFORM": "feather_cpu", "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    with server.running(args, log=folder / "log", env=env) as running:
+        yield running
+
+
+def generate(running: server.Server, prompts: Sequence[Sequence[int]]) -> list[Any]:
+    body = {"input_ids": prompts, "sampling_params": {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}}
+    request = urllib.request.Request(
+        f"{running.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        answers: list[Any] = json.load(answer)
+        return answers
+
+
+def log_of(running: server.Server) -> str:
+    assert running.log is not None
+    return running.log.read_text(errors="replace")
+
+
+def admissions(running: server.Server) -> list[list[tuple[str, str]]]:
+    """For each rank: the number of its admissions after each pass, and their digest."""
+    return [re.findall(rf"rank {rank} admitted (\d+) digest (\d+)", log_of(running)) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(("layout", "gate"), [("--tp-size", "ucb"), ("--pp-size", "static")])
+def test_ranks_admit_the_same_requests_in_every_pass(tmp_path: Path, layout: str, gate: str) -> None:
+    """With SGLang's own rank consensus checker on, which ends a server whose ranks differ."""
+    tokens = Tokens()
+    with two_ranks(tmp_path, layout, gate, **CHECKED) as running:
+        for _ in range(4):
+            prompts = interleaved(tokens.families(FAMILIES, REQUESTS // FAMILIES, 96, 24))
+            assert len(generate(running, prompts)) == REQUESTS
+        first, second = admissions(running)
+        with urllib.request.urlopen(f"{running.url}/server_info", timeout=60) as answer:
+            state = json.load(answer)["internal_states"][0]["feather"]
+    assert first == second
+    assert int(first[-1][0]) == state["admitted"] == 4 * REQUESTS
+    assert int(first[-1][1]) == state["decisions_digest"]
+    assert (state["policy"], state["ranks"], state["failures"]) == ("feather", 2, 0)
+    assert state["ticks"] > 20
+    assert state["max_wait_tokens"] != 600_000, "the bound follows the leader's clock"
+
+
+def test_a_failure_of_all_ranks_is_survived_and_one_of_a_single_rank_ends_the_server(tmp_path: Path) -> None:
+    tokens = Tokens()
+    prompts = interleaved(tokens.families(FAMILIES, REQUESTS // FAMILIES, 96, 24))
+    after = {"FEATHER_TEST_FAIL_ALL": "100", "FEATHER_TEST_FAIL_ONE": "300"}
+    with two_ranks(tmp_path, "--tp-size", "static", **after) as running:
+        assert len(generate(running, prompts)) == REQUESTS
+        first, second = admissions(running)
+        assert first == second
+        assert log_of(running).count("it is built anew") == 2
+        with pytest.raises(OSError):  # noqa: PT011  the connection breaks, in one of several ways
+            generate(running, prompts)
+        end = time.monotonic() + 60
+        while "failed on 1 of 2 ranks" not in log_of(running) and time.monotonic() < end:
+            time.sleep(0.5)
+        assert "failed on 1 of 2 ranks (failure 2, in pass" in log_of(running)
