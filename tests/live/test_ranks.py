@@ -32,6 +32,7 @@ def two_ranks(folder: Path, layout: str, gate: str, **env: str) -> Iterator[serv
     model = write_model(folder / "model", num_hidden_layers=2, num_key_value_heads=2, tie_word_embeddings=False)
     args = ["--model-path", str(model), *ON_CPU, *SMALL, layout, "2", "--max-running-requests", "24"]
     args += ["--schedule-policy", "feather", "--feather-gate", gate]
+    args += ["--enable-metrics", "--feather-log", str(folder / "decisions")]  # on the leader alone
     env |= install(folder / "plugin") | {"SGLANG_PLATFORM": "feather_cpu", "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
     with server.running(args, log=folder / "log", env=env) as running:
         yield running

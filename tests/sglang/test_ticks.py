@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import collections
 import threading
-from collections import Counter
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from feather_sglang.core.gates.fixed import Fixed
 from feather_sglang.sglang import ranks as ranks_module
 from feather_sglang.sglang import ticks as ticks_module
 from feather_sglang.sglang.adapter import NOT_TAKEN_UP
+from feather_sglang.sglang.decision_log import DecisionLog
 from feather_sglang.sglang.hooks import split_received
+from feather_sglang.sglang.metrics import Metrics
 from feather_sglang.sglang.pace import Pace
 from feather_sglang.sglang.ranks import DisagreementError, Ranks
 from feather_sglang.sglang.ticks import Tick
@@ -38,7 +43,7 @@ class Store:
     """Of a ``torch.distributed.Store``, what the ranks use."""
 
     def __init__(self):
-        self._counts, self._lock = Counter(), threading.Lock()
+        self._counts, self._lock = collections.Counter(), threading.Lock()
 
     def add(self, key, amount):
         with self._lock:
@@ -236,6 +241,67 @@ def test_a_tick_goes_to_the_ranks_that_share_a_queue():
         ["work", tick],
         ["control"],
     )
+
+
+@pytest.fixture
+def metrics():
+    kinds = {"_counter_cls": Counter, "_gauge_cls": Gauge, "_histogram_cls": Histogram}
+    registry = CollectorRegistry()
+    classes = {name: partial(kind, registry=registry) for name, kind in kinds.items()}
+    return Metrics(SimpleNamespace(labels={"rank": "0"}, **classes))
+
+
+def served(harness, looks=lambda: None):
+    """What the core decided in a run, somebody looking after each pass; the last requests come after an idle one."""
+    harness.reconfigure("feather")
+    tokens = Tokens()
+    for idle_passes in (0, 2, 0):
+        rids = harness.send_all(interleaved(tokens.families(2, 4, 128, 16)), new=5)
+        while not harness.log.finished.keys() >= set(rids):
+            harness.step()
+            looks()
+        for _ in range(idle_passes):
+            harness.step()
+            looks()
+    harness.run()
+    core = harness.scheduler.feather.core
+    assert core.state()["running"] == 0
+    return core.decisions, core.scheduled_tokens
+
+
+def test_looking_changes_no_decision_for_only_the_leader_is_looked_at(start, metrics, tmp_path):
+    harness = start()
+    unseen = served(harness)
+    harness.scheduler.flush_cache()
+
+    def looks():
+        watch, metrics.adapter, metrics._refreshed = adapter().watch, adapter(), 0.0
+        watch.metrics, watch.log = metrics, watch.log or DecisionLog(tmp_path / "log", lambda: None)
+        metrics.refresh()
+        harness.state()
+
+    def adapter():
+        return harness.scheduler.feather
+
+    assert served(harness, looks) == unseen
+    assert metrics._of("admitted")._value.get() == 24
+
+
+def test_what_fails_on_the_leader_alone_is_not_the_core(start, metrics, tmp_path, caplog, monkeypatch):
+    harness = start()
+    harness.reconfigure("feather")
+    adapter = harness.scheduler.feather
+    log = adapter.watch.log = DecisionLog(tmp_path / "log", lambda: None)
+    monkeypatch.setattr(log, "planned", lambda *args, **named: 1 / 0)
+    rid = harness.send(Tokens().take(64))
+    harness.run()
+    assert rid in harness.log.finished
+    metrics.adapter = adapter
+    monkeypatch.setattr(adapter.core, "families", lambda most: 1 / 0)
+    metrics.refresh()
+    assert (adapter.failures, adapter.watch.fallbacks["log_off"]) == (0, 2)
+    assert adapter.core is not None
+    assert caplog.text.count("it is watched no more") == 2
 
 
 def test_ranks_that_fail_alike_go_on_and_one_that_fails_alone_does_not(monkeypatch):

@@ -59,7 +59,7 @@ class SchedulerCore:
 
     @property
     def decisions(self) -> tuple[int, int]:
-        """Admissions so far, and a digest of them: who, in what order, with how many tokens from the cache.
+        """Admissions so far, and a digest of them: who and when, in what order, with how many tokens from the cache.
 
         Equal on all ranks, or they do not run the same batches.
         """
@@ -152,7 +152,7 @@ class SchedulerCore:
         self._scheduled += self._index.settle(list(reused.items()), list(refused))
         if reused:
             self._admitted += len(reused)
-            self._digest = crc32(str(reused).encode(), self._digest)
+            self._digest = crc32(f"{self._scheduled}{reused}".encode(), self._digest)
             self._recent.append(self.decisions)
         self._refused += len(refused)
 

@@ -239,6 +239,7 @@ class Adapter:
         if self._adder is not None and self.fallen is None:
             self._guarded(self._settle, self._adder)
         self._adder = self._batch = None
+        self._reap()
         self.watch.closed(self.core)
 
     def before_decode(self, running_batch: Any) -> None:
@@ -256,12 +257,12 @@ class Adapter:
 
     def flushed(self) -> None:
         """The engine dropped its cache."""
-        self.reap()
+        self._reap()
         if self.core is not None:
             self._guarded(self.core.forget)
 
-    def reap(self) -> None:
-        """Let go of the rows if all of them finished since the last pass; for whoever looks between two passes."""
+    def _reap(self) -> None:
+        """Let go of the rows if all of them finished: no row that decodes will, and an idle server stands for long."""
         running = self.book.running
         if self.fallen is None and running and all(tracked.req.finished() for tracked in running.values()):
             self._guarded(self.mirror.reconcile, [], None)
@@ -280,8 +281,11 @@ class Adapter:
             keeper.resume(self.core.gate)
 
     def ask(self, question: Callable[[Core], Any]) -> Any:
-        """What the core answers; None while it is lost."""
-        return self._guarded(question, self.core) if self.core is not None else None
+        """What the core answers; None while it is lost, or if it cannot.
+
+        Perhaps only this rank is asked, so nothing may follow from it.
+        """
+        return self.watch.aside(question, self.core) if self.core is not None else None
 
     def core_state(self) -> dict[str, Any]:
         """The core's figures; none while it is lost."""

@@ -70,7 +70,7 @@ class Keeper:
             self.save(gate)
 
     def save(self, gate: Gate) -> None:
-        """Write the file, if this is the rank that does. A disk that refuses costs a warning, and the next try."""
+        """Write the file, if this is the rank that does. What goes wrong costs a warning: the other ranks go on."""
         if not self._writes:
             return
         assert self.path is not None
@@ -80,7 +80,7 @@ class Keeper:
             gates = {**self.known, **({gate.name: dump} if dump else {})}
             saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             learned.write(self.path, Learned(self._learned_on, gates, saved))
-        except (OSError, TypeError, ValueError) as error:
+        except Exception as error:
             logger.warning("feather: what was learned is not saved to %s: %s", self.path, error)
             self._lost()
 

@@ -189,7 +189,7 @@ class Metrics:
         self._policy_seconds = self._of("policy_seconds")
         self._wait_seconds = {reused: self._of("wait_seconds", _source(reused)) for reused in (True, False)}
 
-    def waited(self, seconds: float, *, mostly_reused: bool) -> None:
+    def waited(self, seconds: float, mostly_reused: bool) -> None:
         """A request was admitted for the first time."""
         self._wait_seconds[mostly_reused].observe(seconds)
 
@@ -206,7 +206,6 @@ class Metrics:
         adapter, now = self.adapter, time.monotonic()
         if adapter is None:
             return
-        adapter.reap()
         if adapter.book.running and now - self._refreshed < REFRESH_SECONDS:
             return
         self._refreshed = now

@@ -125,7 +125,6 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
     if adapter.fallen is not None:
         fallen = {"policy": "fcfs", "version": __version__, "reason": adapter.fallen, "failures": adapter.failures}
         return fallen | adapter.watch.state()
-    adapter.reap()
     settings = adapter.settings
     return {
         **adapter.core_state(),

@@ -110,7 +110,9 @@ class Ticks:
             return None
         try:
             return call(*args)
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic of the extension is no Exception
             self._broken = True
             logger.exception("feather: measuring failed; gates learn no more, and the bound on waiting stays as it is")
             return None

@@ -1,13 +1,15 @@
 """What happened in the passes of one scheduler, counted for operators. No decision reads any of it.
 
-It costs a pass a few additions; metrics and the decision log are off unless they were asked for.
+It costs a pass a few additions; metrics and the decision log are off unless they were asked for. They are kept on the
+leader rank alone, so what goes wrong in them ends them, and must not reach the core, which works on on the other ranks.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from feather_sglang.core.interface import Admissions, Core, Limits
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from feather_sglang.sglang.decision_log import DecisionLog
     from feather_sglang.sglang.keeper import Keeper
     from feather_sglang.sglang.metrics import Metrics
+
+logger = logging.getLogger(__name__)
 
 FALLBACKS = ("stands_back", "core_rebuilt", "gave_up", "unreadable_request", "log_off", "state_not_saved")
 """Everything that can be lost without ending the server: the reasons of ``sglang:feather_fallbacks_total``."""
@@ -54,6 +58,20 @@ class Watch:
         self._before: dict[str, Any] = {}
         """The core's state before the plan of this pass, while there is a log."""
 
+    def aside(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Make a call that other ranks do not make. If it fails, decision log and metrics end; it answers None."""
+        try:
+            return call(*args)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic of the extension is no Exception
+            logger.exception("feather: it is watched no more: decision log and metrics end here")
+            self.fell_back("log_off")
+            if self.metrics is not None:
+                self.metrics.adapter = None
+            self.log = self.metrics = None
+            return None
+
     def spent(self, seconds: float) -> None:
         """A call into the core took so long."""
         self._spent += seconds
@@ -61,7 +79,7 @@ class Watch:
     def plans(self, core: Core) -> None:
         """A pass is about to be planned."""
         if self.log is not None:
-            self._before = core.state()
+            self._before = self.aside(core.state)
 
     def planned(self, limits: Limits, plan: Admissions, adapter: Adapter) -> None:
         """A pass was planned, and nothing of the plan is in the batch yet."""
@@ -70,15 +88,18 @@ class Watch:
         if plan.stop is not None:
             self.stops[plan.stop.partition(" ")[0]] += 1
         if self.log is not None and adapter.core is not None:
-            self.log.planned(
-                limits,
-                plan,
-                settings=adapter.settings,
-                number=self.passes,
-                before=self._before,
-                book=adapter.book,
-                held_for=adapter.core.held_for(),
-            )
+            self.aside(self._log_plan, self.log, limits, plan, adapter, adapter.core)
+
+    def _log_plan(self, log: DecisionLog, limits: Limits, plan: Admissions, adapter: Adapter, core: Core) -> None:
+        log.planned(
+            limits,
+            plan,
+            settings=adapter.settings,
+            number=self.passes,
+            before=self._before,
+            book=adapter.book,
+            held_for=core.held_for(),
+        )
 
     def settled(self, admitted: Sequence[tuple[Tracked, int]], refused: Sequence[Tracked]) -> None:
         """What SGLang did with a plan.
@@ -95,16 +116,16 @@ class Watch:
             self.reused_tokens += min(reused, length)
             self.waits.add(namespace_of(tracked.req), now - since, now)
             if self.metrics is not None:
-                self.metrics.waited(now - since, mostly_reused=2 * reused >= length)
+                self.aside(self.metrics.waited, now - since, 2 * reused >= length)
         if self.log is not None:
-            self.log.settled(admitted, refused)
+            self.aside(self.log.settled, admitted, refused)
 
     def closed(self, core: Core | None) -> None:
         """A pass is over."""
         self.passes += 1
         self.seconds += self._spent
         if self.metrics is not None:
-            self.metrics.passed(self._spent)
+            self.aside(self.metrics.passed, self._spent)
         if self.keeper is not None and core is not None:
             self.keeper.tick(core.gate)
         self._spent = 0.0
