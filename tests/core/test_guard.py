@@ -44,6 +44,9 @@ def test_a_gate_that_is_told_nothing_stops_nothing():
     guard = Guard(Stops())
     assert all(guard.cut(VIEW, ANYBODY) == 1 for _ in range(3 * Guard.EPISODE))
     guard.observe(Step(0, "decode", 1.0, 10, 10, 0, 0, 0))
+    assert [guard.cut(VIEW, ANYBODY) for _ in range(Guard.UNTOLD)] == [0] * Guard.UNTOLD
+    assert guard.cut(VIEW, ANYBODY) == 1, "nobody tells it any more"
+    guard.observe(Step(1, "decode", 1.0, 10, 10, 0, 0, 0))
     assert guard.cut(VIEW, ANYBODY) == 0
 
 

@@ -18,14 +18,15 @@ class Guard:
     an episode is decode tokens per second, prefill included; its first ``SETTLING`` steps, with the rows of the one
     before, do not count, and no step counts for more than ``LONGEST`` mean steps. After each round the rates of the
     last rounds are compared. If the gate's is more than ``MARGIN`` below that of never, it is dropped, loudly, for a
-    number of rounds that doubles from one drop to the next; then it is tried again with what it had learned. Until the
-    first step is told the gate is not asked: it would explore for ever, as it could learn nothing. Rank-equal like the
-    steps that it is fed.
+    number of rounds that doubles from one drop to the next; then it is tried again with what it had learned. Before the
+    first step is told, and after ``UNTOLD`` answers without one, the gate is not asked: it would explore for ever, and
+    learn nothing. Rank-equal like the steps that it is fed.
     """
 
     EPISODE, SETTLING, ROUND, ROUNDS = 256, 64, 16, 4
     MARGIN, LONGEST = 0.05, 3.0
     FIRST_PAUSE, LONGEST_PAUSE = 4, 256
+    UNTOLD = 1024
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
@@ -33,8 +34,8 @@ class Guard:
         self.dropped: str | None = None
         """Why the gate is not asked at present."""
         self.drops = 0
-        self._told = False
-        """Whether any step was told."""
+        self._untold = self.UNTOLD
+        """Answers of the gate since a step was told."""
         self._steps = 0
         self._pause = self.FIRST_PAUSE
         self._resume = 0
@@ -44,13 +45,17 @@ class Guard:
 
     @property
     def _asks(self) -> bool:
-        return self._told and self.dropped is None and self._steps // self.EPISODE % self.ROUND < self.ROUND - 1
+        told = self._untold < self.UNTOLD
+        return told and self.dropped is None and self._steps // self.EPISODE % self.ROUND < self.ROUND - 1
 
     def cut(self, view: View, candidates: Sequence[Candidate]) -> int:
-        return self.gate.cut(view, candidates) if self._asks else len(candidates)
+        if not self._asks:
+            return len(candidates)
+        self._untold += 1
+        return self.gate.cut(view, candidates)
 
     def observe(self, step: Step) -> None:
-        self._told = True
+        self._untold = 0
         if self._asks:
             self.gate.observe(step)
         if step.kind == "prefill":
