@@ -372,3 +372,16 @@ def test_rows_are_sorted_by_family():
     families = [ids.index(id) % 2 for id in rows]
     assert families in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0])
     assert engine.core.view().shared.count(512) == 4
+
+
+def test_shared_tokens_are_those_of_the_rows_that_count():
+    engine = Engine(barrier=False)
+    prompts = [[("a", 128), ("b", 64), (f"own{n}", 64)] for n in range(3)] + [[("a", 128), ("c", 64)]]
+    rows = [engine.send(*prompt) for prompt in prompts]
+    engine.admit(engine.plan())
+    engine.plan([Row(id, Phase.DECODING, sum(tokens for _, tokens in prompts[id])) for id in rows])
+    shared = engine.core.shared_kv
+    assert shared() == shared(set(rows)) == 192 + 192 + 128
+    assert [shared({rows[0], row}) for row in rows[1:]] == [192, 192, 128]
+    assert shared({rows[0], rows[1], rows[3]}) == 192 + 128
+    assert (shared({rows[2]}), shared(set())) == (0, 0)

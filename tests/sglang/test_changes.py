@@ -99,6 +99,7 @@ def test_another_gate_keeps_the_index(harness):
         ({"feather_barrier_min": 1.5}, "barrier_min is '1.5'; expected a whole number of tokens"),
         ({"feather_chunk_size": 128}, "chunk_size cannot be changed while the server runs; expected order, gate"),
         ({"feather_order.missing": 1, "feather_aging": -1.0}, "aging -1.0"),
+        ({"feather_order.missing": 1, "feather_max_wait": -1.0}, "max_wait is -1.0; expected a number of seconds"),
         ({"feather_order.missing": 1, "no_such_thing": 1}, None),
         ({"feather_order.missing": 1, "pp_max_micro_batch_size": -1}, None),
     ],
@@ -124,7 +125,7 @@ def test_changes_of_sglang_go_through_alone_and_together(harness):
 
 def test_where_the_policy_is_not_at_work_nothing_of_it_changes(harness, caplog):
     harness.reconfigure("fcfs")
-    assert not change(harness, gate="static")
+    assert not change(harness, gate="static", max_wait="3")
     assert "the policy is not at work" in caplog.text
     harness.reconfigure("feather")
     harness.scheduler.feather.fallen = "Panic"
@@ -133,10 +134,11 @@ def test_where_the_policy_is_not_at_work_nothing_of_it_changes(harness, caplog):
 
 
 def test_there_and_back_on_the_wire(harness):
-    texts = {"gate": "static", "order": "missing", "aging": "0.02", "barrier_min": "128"}
+    texts = {"gate": "static", "order": "missing", "aging": "0.02", "barrier_min": "128", "max_wait": "90"}
     ours, rest = of_wire({**to_wire(texts), "other": 3})
     assert (ours, rest) == (texts, {"other": 3})
-    settings = changed(settings_with(harness.scheduler), ours)
+    settings, max_wait = changed(settings_with(harness.scheduler), ours)
+    assert max_wait == 90
     assert (settings.gate, settings.order, settings.aging, settings.barrier_min) == ("static", "missing", 0.02, 128)
 
 

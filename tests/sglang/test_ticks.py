@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from sglang.srt.managers.io_struct import SetInternalStateReq
 
 from feather_sglang.core.gates.fixed import Fixed
 from feather_sglang.sglang import ranks as ranks_module
@@ -162,13 +163,15 @@ def test_measuring_that_fails_ends_measuring_and_nothing_else(start, recorder, c
 
 
 def test_the_bound_is_what_was_scheduled_in_as_many_busy_seconds():
-    pace = Pace(60)
-    assert pace.look(0, 0) is None
+    pace = Pace(60, 10_000)
+    assert (pace.look(0, 0), pace.bound) == (None, 600_000)
     bounds = [pace.look(i / 10, i * 50) for i in range(1, 200)]
     assert {bound for bound in bounds if bound is not None} == {30_000}, "500 tokens a second, 60 seconds"
     assert [pace.look(1000 + i, 199 * 50) for i in range(50)] == [None] * 50, "an idle server makes nobody wait"
     later = [pace.look(1100 + i / 10, 20_000 + i * 500) for i in range(600)]
     assert [bound for bound in later if bound is not None][-1] > 180_000, "it follows"
+    before, pace.max_wait = pace.bound, 30
+    assert 2 * pace.bound == pytest.approx(before, abs=2), "what was measured holds for another bound"
     pace.interrupt()
     assert pace.look(5000, 10**6) is None
 
@@ -187,6 +190,25 @@ def test_the_bound_goes_to_the_core_and_stays_when_the_core_is_built_anew(start,
     assert bound == adapter.settings.max_wait_tokens != before
     adapter.reconfigure(replace(adapter.settings, aging=0.5))
     assert adapter.core.state()["max_wait_tokens"] == bound
+
+
+def test_another_bound_goes_to_all_ranks_by_the_next_tick(start, monkeypatch):
+    harness = start()
+    adapter = several(monkeypatch, harness)
+    ticks, scheduler = harness.scheduler.feather_ticks, harness.scheduler
+    now = [100.0]
+    monkeypatch.setattr(ticks, "_clock", lambda: now[0])
+    scheduler.ingest_requests()
+    before = adapter.core.state()["max_wait_tokens"]
+    core = adapter.core
+    assert scheduler.set_internal_state(SetInternalStateReq(server_args={"feather_max_wait": 1.5})).updated
+    assert (harness.state()["feather"]["max_wait"], core.state()["max_wait_tokens"]) == (1.5, before)
+    now[0] += ticks_module.REST
+    (tick,) = scheduler._poll_timeout_aborts()
+    assert tick.max_wait_tokens == 15_000
+    harness.control(tick)
+    assert core.state()["max_wait_tokens"] == adapter.settings.max_wait_tokens == 15_000
+    assert adapter.core is core, "nothing was built anew"
 
 
 def test_one_of_several_ranks_works_from_the_leaders_first_word_on(start, monkeypatch):

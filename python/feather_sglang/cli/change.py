@@ -1,4 +1,4 @@
-"""``feather set``: another gate, order, ageing or barrier on a running server."""
+"""``feather set``: another gate, order, ageing, barrier or bound on a running server."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _rank(old: Mapping[str, Any] | None, new: Mapping[str, Any], seconds: float,
         return
     yield (
         f"order {new['order']}   gate {new['gate']}   chunk {new['chunk_size']}   barrier {new['barrier_min']:,}   "
-        f"bound {new['max_wait_tokens']:,} tokens   version {new['version']}"
+        f"bound {new['max_wait'] or 0:g} s, now {new['max_wait_tokens']:,} tokens   version {new['version']}"
     )
     yield ""
     if "total_kv" not in new:

@@ -8,7 +8,7 @@ requests; who waits and who runs is kept there, and only there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -166,10 +166,21 @@ class SchedulerCore:
         for step in steps:
             self.gate.observe(step)
 
-    def kv(self) -> tuple[int, int]:
-        """KV tokens that running rows hold, shared ones counted for each row, and counted once."""
-        stats = self._index.stats()
-        return stats["total_kv"], stats["distinct_kv"]
+    def shared_kv(self, only: Collection[int] | None = None) -> int:
+        """Published KV tokens of running rows, counted for each row that has them but the first.
+
+        :param only: ids of the rows that count; None: all.
+        """
+        if only is None:
+            stats = self._index.stats()
+            return int(stats["total_kv"] - stats["distinct_kv"])
+        total = common = 0
+        for row, shared in zip(*self._index.rows_by_family(), strict=True):
+            common = min(common, shared)  # with the last row that counted
+            if row in only:
+                total += common
+                common = self.settings.kv_capacity
+        return total
 
     def bound_waits(self, tokens: int) -> None:
         """Another ``Settings.max_wait_tokens``, from the next pass on."""

@@ -86,6 +86,11 @@ class Book:
         rows = [t for req in gone if (t := req.__dict__.get("feather")) is not None and t.place is Place.RUNNING]
         return sorted(rows, key=_id)
 
+    def ids_of(self, requests: list[Any]) -> set[int]:
+        """The ids of those of them that run."""
+        rows = (req.__dict__.get("feather") for req in requests)
+        return {t.id for t in rows if t is not None and t.place is Place.RUNNING}
+
     def clear(self) -> None:
         """Forget everything, as when the policy falls back for good."""
         for place in (self.waiting, self.running, self.express):

@@ -1,6 +1,7 @@
-"""Changes at run time: gate, order, ageing and barrier, through SGLang's ``/set_internal_state``.
+"""Changes at run time: gate, order, ageing, barrier and bound, through SGLang's ``/set_internal_state``.
 
-SGLang broadcasts the request, so all ranks change between the same two passes. Its values must be numbers: a number is
+SGLang broadcasts the request, so all ranks change between the same two passes; what a bound in seconds comes to in
+tokens, only the leader can tell, and its next tick does. Its values must be numbers: a number is
 ``feather_aging: 0.02``, and a choice is part of the key, ``feather_gate.static: 1``.
 """
 
@@ -12,13 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from feather_sglang.core.settings import Settings
-from feather_sglang.sglang.options import FLAGS, Flag, OptionError, read, replaced
+from feather_sglang.sglang.options import FLAGS, Flag, OptionError, check_max_wait, read, replaced
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "feather_"
 
-_NAMES = ("gate", "order", "aging", "barrier_min")
+_NAMES = ("gate", "order", "aging", "barrier_min", "max_wait")
 CHANGEABLE: dict[str, Flag] = {flag.name: flag for flag in FLAGS if flag.name in _NAMES}
 
 _CHOICES = ("gate", "order")
@@ -50,12 +51,14 @@ def of_wire(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     return ours, rest
 
 
-def changed(settings: Settings, texts: Mapping[str, str]) -> Settings:
-    """The settings with changes.
+def changed(settings: Settings, texts: Mapping[str, str]) -> tuple[Settings, float | None]:
+    """The settings with changes, and another bound on waiting, in seconds; None: the same.
 
     :raises OptionError: with one line, if one of them is not good.
     """
-    return replaced(settings, _values(texts))
+    values = _values(texts)
+    max_wait = values.pop("max_wait", None)
+    return replaced(settings, values), max_wait
 
 
 def set_internal_state(original: Callable[..., Any], scheduler: Any, recv_req: Any, *args: Any, **named: Any) -> Any:
@@ -69,7 +72,7 @@ def set_internal_state(original: Callable[..., Any], scheduler: Any, recv_req: A
     try:
         if adapter is None or adapter.fallen is not None:
             raise OptionError("the policy is not at work in this server; nothing of it can be changed.")
-        settings = changed(adapter.settings, texts)
+        settings, max_wait = changed(adapter.settings, texts)
     except OptionError as error:
         logger.warning("feather: not changed: %s", error)
         return SetInternalStateReqOutput(updated=False)
@@ -77,7 +80,10 @@ def set_internal_state(original: Callable[..., Any], scheduler: Any, recv_req: A
     theirs.server_args = rest
     answer = original(scheduler, theirs, *args, **named)
     if answer.updated:
-        adapter.reconfigure(settings)
+        if settings != adapter.settings:
+            adapter.reconfigure(settings)
+        if max_wait is not None:
+            scheduler.feather_ticks.bound_waits(max_wait)
         logger.info("feather: changed: %s", ", ".join(f"{name}={text}" for name, text in texts.items()))
     return answer
 
@@ -92,6 +98,8 @@ def _values(texts: Mapping[str, str]) -> dict[str, Any]:
                 "or start the server again."
             )
         values[name] = read(flag, name, text)
+    if "max_wait" in values:
+        check_max_wait("max_wait", values["max_wait"])
     return values
 
 

@@ -47,7 +47,7 @@ def admission_pass(original: Callable[..., Any], scheduler: Any, *args: Any, **n
     adapter = _adapter_of(scheduler)
     if adapter is None:
         result = original(scheduler, *args, **named)
-        _before_launch(scheduler)
+        _before_launch(scheduler, result[0])
         return result
     adapter.open()
     batch = None
@@ -57,7 +57,7 @@ def admission_pass(original: Callable[..., Any], scheduler: Any, *args: Any, **n
     finally:
         adapter.close(batch)
     if batch is not None:
-        _before_launch(scheduler)
+        _before_launch(scheduler, batch)
     if adapter.core is not None:
         adapter.ranks.compare(adapter.core.decisions)
     return result
@@ -83,15 +83,15 @@ def before_decode(scheduler: Any, *args: Any, **named: Any) -> None:
     adapter = _adapter_of(scheduler)
     if adapter is not None:
         adapter.before_decode(args[0] if args else named["batch"])
-    _before_launch(scheduler)
+    _before_launch(scheduler, args[0] if args else named["batch"])
 
 
-def _before_launch(scheduler: Any) -> None:
+def _before_launch(scheduler: Any, batch: Any) -> None:
     adapter: Adapter | None = scheduler.__dict__.get("feather")
     if adapter is None:
         return
     adapter.share_failure()
-    scheduler.feather_ticks.launches(scheduler.forward_ct + 1)
+    scheduler.feather_ticks.launches(scheduler.forward_ct + 1, batch if "running_mbs" in scheduler.__dict__ else None)
 
 
 def step_ended(nothing: None, scheduler: Any, batch: Any, result: Any, *args: Any, **named: Any) -> None:

@@ -232,8 +232,7 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
     :param kv_capacity: tokens of the KV pool.
     :raises OptionError: if the core refuses a value.
     """
-    if not 0 <= options.max_wait < math.inf:
-        raise OptionError(f"--feather-max-wait is {options.max_wait}; expected a number of seconds, at least 0.")
+    check_max_wait("--feather-max-wait", options.max_wait)
     chunk_size = chunk_size_of(options, page_size)
     with _named("--feather-"):
         return Settings(
@@ -247,6 +246,12 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
             hash_key=hash_key,
             aging=options.aging,
         )
+
+
+def check_max_wait(name: str, seconds: float) -> None:
+    """:raises OptionError: if it is no bound on waiting."""
+    if not 0 <= seconds < math.inf:
+        raise OptionError(f"{name} is {seconds}; expected a number of seconds, at least 0.")
 
 
 def replaced(settings: Settings, values: Mapping[str, Any]) -> Settings:

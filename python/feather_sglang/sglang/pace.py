@@ -14,20 +14,25 @@ class Pace:
     that were scheduled in the last ``max_wait`` busy seconds.
 
     :param max_wait: the bound in seconds.
+    :param guess: tokens a second, until a busy second is over.
     """
 
     LEAST_SPAN = 1.0
     """Seconds of busy time between two bounds."""
 
-    def __init__(self, max_wait: float) -> None:
-        self._max_wait = max_wait
-        self._horizon = max(max_wait, self.LEAST_SPAN)
+    def __init__(self, max_wait: float, guess: float) -> None:
+        self.max_wait = max_wait
         self._looked: tuple[float, int] | None = None
         self._busy = 0.0
         self._tokens = 0
         self._known = 0.0
         """Busy seconds that the pace is a mean of."""
-        self._per_second = 0.0
+        self._per_second = guess
+
+    @property
+    def bound(self) -> int:
+        """What ``max_wait`` comes to at present, in tokens."""
+        return min(round(self._per_second * self.max_wait), MOST)
 
     def interrupt(self) -> None:
         """The time since the last look does not count."""
@@ -47,8 +52,8 @@ class Pace:
         self._tokens += scheduled - before[1]
         if self._busy < self.LEAST_SPAN:
             return None
-        self._known = min(self._known + self._busy, self._horizon)
+        self._known = min(self._known + self._busy, max(self.max_wait, self.LEAST_SPAN))
         weight = min(self._busy / self._known, 1.0)
         self._per_second += (self._tokens / self._busy - self._per_second) * weight
         self._busy, self._tokens = 0.0, 0
-        return min(round(self._per_second * self._max_wait), MOST)
+        return self.bound

@@ -134,6 +134,7 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
         "gate": settings.gate,
         "aging": settings.aging,
         "barrier_min": settings.barrier_min,
+        "max_wait": scheduler.feather_ticks.max_wait,
         "chunk_size": settings.chunk_size,
         "row_order": row_order_of(adapter),
         "version": __version__,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from feather_sglang.core.interface import Step
 from feather_sglang.core.settings import Settings
+from feather_sglang.sglang.options import TOKENS_PER_SECOND
 from feather_sglang.sglang.pace import Pace
 from feather_sglang.sglang.ranks import DisagreementError
 from feather_sglang.sglang.steps import Steps
@@ -68,7 +69,7 @@ class Ticks:
         self._leads = False
         """Whether this rank sends."""
         self._broken = False
-        self._pace = Pace(max_wait) if max_wait else None
+        self._pace = None if max_wait is None else Pace(max_wait, TOKENS_PER_SECOND)
         self._measured: list[Step] = []
         self._bound: int | None = None
         self._sent: Tick | None = None
@@ -79,23 +80,38 @@ class Ticks:
         self.seen = 0
         """The number of the last tick taken up."""
 
+    @property
+    def max_wait(self) -> float | None:
+        """The bound on waiting, in seconds; None: it is one in tokens."""
+        return None if self._pace is None else self._pace.max_wait
+
+    def bound_waits(self, seconds: float) -> None:
+        """Another bound, on every rank; what it comes to in tokens, the next tick tells."""
+        if self._pace is None:
+            self._pace = Pace(seconds, TOKENS_PER_SECOND)
+        self._pace.max_wait = seconds
+        self._bound = self._pace.bound
+
     # --- the leader ----------------------------------------------------------------------------------------------
 
-    def launches(self, iteration: int) -> None:
-        """A pass ended, and its step is about to be launched."""
+    def launches(self, iteration: int, batch: Any) -> None:
+        """A pass ended, and its step is about to be launched.
+
+        :param batch: a micro-batch of a pipeline; None: all running rows are in the step.
+        """
         if self._leads:
-            self._guarded(self._launches, iteration)
+            self._guarded(self._launches, iteration, batch)
 
     def ended(self, batch: Any, result: Any) -> None:
         """The result of a step was processed."""
         if self._leads:
             self._guarded(self._ended, batch, result)
 
-    def _launches(self, iteration: int) -> None:
+    def _launches(self, iteration: int, batch: Any) -> None:
         core = self._adapter.core
         if core is not None and core.wants_steps:
-            total, distinct = core.kv()
-            self.steps.launches(iteration, total - distinct)
+            only = None if batch is None else self._adapter.book.ids_of(batch.reqs)
+            self.steps.launches(iteration, core.shared_kv(only))
 
     def _ended(self, batch: Any, result: Any) -> None:
         core = self._adapter.core
