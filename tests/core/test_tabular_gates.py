@@ -19,14 +19,13 @@ def stranger(peers=0, lost=20):
     return Candidate(1, 1, 1, 1, 20, 20 - lost, peers)
 
 
-def decode(seconds, tokens, kind="decode"):
-    return Step(0, kind, seconds, tokens, tokens, 0, 0, 0)
+def decode(seconds, tokens, kind="decode", seq=0):
+    return Step(seq, kind, seconds, tokens, tokens, 0, 0, 0)
 
 
-def reward(gate, rows, seconds, decide=True):
-    """A decision, and what its step took, known a pass later."""
-    taken = gate.cut(view(rows), [stranger()]) if decide else None
-    gate.observe(decode(1.0, 0))  # the pass before
+def reward(gate, rows, seconds):
+    """A decision, and what its step took."""
+    taken = gate.cut(view(rows), [stranger()])
     gate.observe(decode(seconds, 10))
     return taken
 
@@ -75,10 +74,25 @@ def test_ucb_scores():
 def test_prefill_is_part_of_the_reward():
     gate = make_gate("ucb")
     gate.cut(view(8), [stranger()])
-    gate.observe(decode(1.0, 0))
     gate.observe(decode(0.75, 0, "prefill"))
     gate.observe(decode(0.25, 10))
     assert gate.dump() == {"table": {"2,5,0": [1, 10.0, 0, 0.0]}}
+
+
+@pytest.mark.parametrize("name", ["ucb", "q"])
+def test_a_decision_is_rewarded_by_its_own_step_however_late_that_is_told(name):
+    prompt, late = make_gate(name), make_gate(name)
+    prompt.EPSILON = prompt.LEAST = late.EPSILON = late.LEAST = 0.0
+    steps = [decode(0.001 * (1 + n), 10, seq=n) for n in range(8)]
+    for step in steps:
+        for gate in (prompt, late):
+            gate.cut(view(4 * step.seq + 4)._replace(step=step.seq), [stranger()])
+        prompt.observe(step)
+    assert late.dump()["table"] == {}
+    for step in steps:
+        late.observe(step)
+    assert late.dump() == prompt.dump()
+    assert len(late.dump()["table"]) == 8
 
 
 def test_q_moves_towards_the_reward():

@@ -87,7 +87,7 @@ def test_steps_reach_the_gate_with_what_was_in_them(start, recorder, monkeypatch
     log = turns(harness)
     told = recorder.told
     assert [step.seq for step in told] == sorted({step.seq for step in told})
-    assert told[-1].seq <= log.steps
+    assert told[-1].seq - told[0].seq < log.steps
     assert len(told) >= log.steps - 3, "but for the first, and one that an idle pass came before"
     assert all(step.seconds > 0 for step in told)
     decodes = [step for step in told if step.kind == "decode"]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from feather_sglang.core.gates import make_gate
 from feather_sglang.core.gates.static import Static
-from feather_sglang.core.interface import Gate
+from feather_sglang.core.interface import EPISODE_STEPS, Gate
 from feather_sglang.core.scheduler import SchedulerCore
 from feather_sglang.core.settings import GATES, Settings
 from feather_sglang.simulate.cost import CPU, GPUS, KNEE, Cost, Drift, Roofline
@@ -94,7 +94,7 @@ def run(surface: Surface, gate: Gate, seed: int, steps: int) -> Trajectory:
     core.gate = gate
     families = surface.families
     source = Backlog(families.jobs(seed, MACHINE.level_tokens), WAITING)
-    engine = Engine(core, source, surface.cost(steps), MACHINE, noise=noise(seed))
+    engine = Engine(core, source, surface.cost(steps), MACHINE, noise=noise(seed), episode=EPISODE_STEPS)
     engine.warm(_one_each(families))
     seconds, tokens, since = [], [], 0.0
     for done in engine.run():

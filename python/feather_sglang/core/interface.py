@@ -89,6 +89,8 @@ class View(NamedTuple):
     tip_chunks: int
     waiting: int
     held: int
+    step: int = 0
+    """``Limits.step``."""
 
 
 @dataclass(slots=True)
@@ -101,6 +103,8 @@ class Limits:
     """Requests that may still be admitted."""
     prefill_tokens: int
     """Tokens this pass may prefill."""
+    step: int = 0
+    """Number of the forward step that this pass leads to, equal on all ranks: its ``Step.seq``."""
     step_tokens: int = 0
     host_tokens: int = 0
     link_tokens: int = 0
@@ -157,11 +161,15 @@ class Decode(NamedTuple):
     """``shared[i]``: published tokens that row i has in common with row i - 1; ``core.sharing`` makes a plan of it."""
 
 
+EPISODE_STEPS = 16
+"""Steps that a gate is told of at a time, on a server."""
+
+
 class Step(NamedTuple):
     """One forward step, as the leader rank timed it (the same data on every rank), told in the order of the steps."""
 
     seq: int
-    """Counts up by one for each step of this scheduler; a gap is a step whose time is not known."""
+    """Its number: counts up by one for each step of this scheduler; a gap is a step whose time is not known."""
     kind: str
     """``decode``, ``prefill``, or ``mixed`` (a chunk of a prompt together with decoding rows)."""
     seconds: float

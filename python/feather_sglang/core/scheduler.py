@@ -121,7 +121,7 @@ class SchedulerCore:
     def plan_admissions(self, limits: Limits) -> Admissions:
         """Whom to admit in this pass, tentatively until ``settle``."""
         ask_gate = limits.may_stop and self.gate.name != "never"
-        view = self.view() if ask_gate else None
+        view = self.view()._replace(step=limits.step) if ask_gate else None
         named, held, kept, skipped, overdue, end = self._index.plan(
             now=self._scheduled,
             kv_tokens=max(limits.kv_tokens, 0),

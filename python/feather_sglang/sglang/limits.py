@@ -57,6 +57,7 @@ def limits_of(scheduler: Any, running: list[Any], running_batch: Any, adder: Any
         kv_tokens=int(adder.rem_total_tokens),
         rows=free_rows(scheduler, running_batch, adder, counts_held_rows),
         prefill_tokens=prefill_tokens(adder),
+        step=scheduler.forward_ct + 1,
         chunked=adder.rem_chunk_tokens is not None,
         idle=is_idle(scheduler, running, adder),
         may_stop=may_stop(scheduler, running_batch),

@@ -19,14 +19,13 @@ class Steps:
     """Times steps from result to result: what requests wait for, scheduling and overlap included.
 
     Of one scheduler, called for each of its launches and results, in their order. Where a time means nothing (the first
-    step, one that an engine's pause fell into, an outlier) the step is counted and not told.
+    step, one that an engine's pause fell into, an outlier) the step is left out.
 
     :param clock: seconds, that of ``ScheduleBatch.launch_ts``.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seq = 0
         self._ended: float | None = None
         """When the step before ended; None: not known."""
         self._shared: dict[int, int] = {}
@@ -54,7 +53,6 @@ class Steps:
         kind = _kind_of(batch.forward_mode)
         if kind is None:
             return None
-        self._seq += 1
         if before is None:
             return None
         seconds = now - (max(before, batch.launch_ts) if batch.after_idle_gap else before)
@@ -63,7 +61,7 @@ class Steps:
         rows, lengths = len(batch.reqs), batch.seq_lens_cpu
         total, longest = (int(lengths.sum()), int(lengths.max())) if lengths is not None and len(lengths) else (0, 0)
         return Step(
-            seq=self._seq,
+            seq=batch.forward_iter,
             kind=kind,
             seconds=seconds,
             tokens=int(result.get_num_generated_tokens(rows)) if kind == "decode" else rows,

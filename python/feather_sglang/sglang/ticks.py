@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from feather_sglang.core.interface import Step
+from feather_sglang.core.interface import EPISODE_STEPS, Step
 from feather_sglang.core.settings import Settings
 from feather_sglang.sglang.options import TOKENS_PER_SECOND
 from feather_sglang.sglang.pace import Pace
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-EPISODE_STEPS = 16
 EPISODE_SECONDS = 0.25
-"""What one tick waits for, whichever is first."""
+"""What one tick waits for, if ``EPISODE_STEPS`` are not there first."""
 REST = 1.0
 """Seconds between two ticks that carry no steps."""
 

@@ -91,6 +91,7 @@ class Engine:
 
     :param core: with chunks of ``machine.level_tokens`` and a KV capacity of ``machine.kv_tokens``.
     :param noise: from a true time in seconds to the one that the core is told.
+    :param episode: steps that the core is told of at a time.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Engine:
         machine: Machine,
         *,
         noise: Callable[[float], float] = lambda seconds: seconds,
+        episode: int = 1,
         keep_served: bool = False,
     ) -> None:
         self.core = core
@@ -114,6 +116,7 @@ class Engine:
         self.finished = 0
         self._source = source
         self._noise = noise
+        self._episode = episode
         self._keep_served = keep_served
         self._waiting: dict[int, tuple[Job, float, int]] = {}
         self._rows: dict[int, _Row] = {}
@@ -124,6 +127,8 @@ class Engine:
         self._passes = self._sequence = self._steps = 0
         self._results: deque[tuple[int, Step, list[Row]]] = deque()
         """What becomes known in which pass."""
+        self._measured: list[Step] = []
+        """Known, and not told yet."""
         self._longest: list[tuple[int, int]] = []
         """Heap of (minus KV tokens at decode step 0, id)."""
 
@@ -181,7 +186,10 @@ class Engine:
         self._passes += 1
         core, pool = self.core, self.pool
         changed, steps = self._known()
-        core.observe(steps)
+        self._measured += steps
+        if len(self._measured) >= self._episode:
+            core.observe(self._measured)
+            self._measured.clear()
         core.begin(changed, list(self._rows))
         computed, admitted, stop = 0, 0, None
         budget = self.machine.prefill_tokens
@@ -238,7 +246,8 @@ class Engine:
         """Admits what the core plans: number admitted, tokens computed, why the plan ended."""
         idle = not self._rows and not self._results
         pool, core = self.pool, self.core
-        limits = Limits(kv_tokens=pool.free, rows=self.machine.rows - len(self._rows), prefill_tokens=budget, idle=idle)
+        rows = self.machine.rows - len(self._rows)
+        limits = Limits(kv_tokens=pool.free, rows=rows, prefill_tokens=budget, step=self._steps, idle=idle)
         plan = core.plan_admissions(limits)
         reused: dict[int, int] = {}
         refused: dict[int, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ State = tuple[int, int, int]
 """Rows, tip chunks lost, and peers, in buckets."""
 Decision = tuple[State, bool]
 """Where, and whether the candidate was added."""
+_REMEMBERED = 4096
+"""Decisions of which the step is not known yet, at most."""
 
 
 def bucket(rows: int, candidate: Candidate) -> State:
@@ -26,16 +29,15 @@ class Tabular:
 
     **The reward** of a decision is the decode tokens per second of the step that followed it, over the time since the
     decode step before: prefill passes that admissions caused are in it. It is the rate of the whole batch, so a batch
-    of one cannot game it: it pays the fixed cost of a step for one token. Steps become known a pass after the next
-    decisions were made (overlap), so a step rewards the decisions of the pass before the last.
+    of one cannot game it: it pays the fixed cost of a step for one token. Steps become known when later decisions were
+    made, on a server an episode of them at a time, so each decision keeps the number of the step that it led to.
     """
 
     name: str
 
     def __init__(self) -> None:
-        self._now: list[Decision] = []
-        self._before: list[Decision] = []
-        """Decisions since the last decode step that became known, and those until then."""
+        self._pending: deque[tuple[int, Decision]] = deque(maxlen=_REMEMBERED)
+        """Decisions of which the step is not known yet, each with its number."""
         self._prefill = 0.0
         self._reward = 0.0
 
@@ -47,7 +49,7 @@ class Tabular:
                 continue
             state = bucket(rows + taken, candidate)
             add = self._add(state)
-            self._now.append((state, add))
+            self._pending.append((view.step, (state, add)))
             if not add:
                 return taken
         return len(candidates)
@@ -58,15 +60,18 @@ class Tabular:
             return
         seconds = self._prefill + step.seconds
         self._prefill = 0.0
+        pending, made = self._pending, []
+        while pending and pending[0][0] <= step.seq:
+            made.append(pending.popleft()[1])
         if seconds > 0:
             self._reward = step.tokens / seconds
-            self._learn(self._before, self._now, self._reward)
-        self._before, self._now = self._now, []
+            self._learn(made, pending[0][1][0] if pending else None, self._reward)
 
     def _add(self, state: State) -> bool:
         raise NotImplementedError
 
-    def _learn(self, decisions: Sequence[Decision], following: Sequence[Decision], reward: float) -> None:
+    def _learn(self, decisions: Sequence[Decision], following: State | None, reward: float) -> None:
+        """:param following: where the first of the next decisions was made."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:

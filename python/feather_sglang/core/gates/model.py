@@ -60,6 +60,8 @@ class Model:
     name = "model"
     REFIT, REFIT_IN_PROBE = 16, 4
     """Decode steps between two solutions."""
+    LATEST = 8
+    """Batches formed until a step among which the one that ran in it is looked for."""
     HORIZON = 192
     """Decode steps over which prices and rates are means."""
     FEW, DOUBLING = 4, 6
@@ -83,8 +85,8 @@ class Model:
     def __init__(self, seed: int = 0) -> None:
         self._decode = Regression()
         self._prefill = Affine()
-        self._formed: deque[tuple[int, int, float, float]] = deque(maxlen=8)
-        """Rows, shared and competing KV, families of the batches formed last: steps become known some passes later."""
+        self._formed: deque[tuple[int, int, int, float, float]] = deque([(0, 0, 0, 0.0, 0.0)], maxlen=256)
+        """The batches formed last, as steps become known later: step, rows, shared and competing KV, families."""
         self._mean = Load(0.0, 0.0, 0.0, 0.0)
         self._shared = self._passes = self._averaged = 0.0
         """Of a decode step in this regime: mean shared KV, prefill passes; and the steps in these means."""
@@ -104,7 +106,7 @@ class Model:
         if why:
             self._stops[why] += 1
         formed = Forming(view).add(candidates[:taken])
-        self._formed.append((formed.rows, formed.shared, formed.competing, formed.families))
+        self._formed.append((view.step, formed.rows, formed.shared, formed.competing, formed.families))
         return taken
 
     def _taken(self, view: View, candidates: Sequence[Candidate]) -> tuple[int, str]:
@@ -172,10 +174,7 @@ class Model:
 
     def _observe_decode(self, step: Step) -> None:
         self._steps += 1
-        _, shared, competing, families = next(
-            (formed for formed in reversed(self._formed) if formed[0] == step.requests),
-            self._formed[-1] if self._formed else (0, 0, 0.0, 0.0),
-        )
+        _, _, shared, competing, families = self._batch_of(step)
         load = Load(step.requests, step.total_kv, step.distinct_kv, competing)
         changes = self._decode.changes
         seconds = self._decode.observe(load, step.seconds)
@@ -192,6 +191,14 @@ class Model:
         self._prefilled = 0.0
         if self._steps % (self.REFIT_IN_PROBE if self._regime in LOOKING else self.REFIT) == 0:
             self._decode.solve()
+
+    def _batch_of(self, step: Step) -> tuple[int, int, int, float, float]:
+        """The batch that ran in a step: of those formed last until then, the one with as many rows, or the last."""
+        formed = self._formed
+        while len(formed) > self.LATEST and formed[self.LATEST][0] <= step.seq:
+            formed.popleft()
+        until = [batch for batch in formed if batch[0] <= step.seq] or [formed[0]]
+        return next((batch for batch in reversed(until) if batch[1] == step.requests), until[-1])
 
     # --- regimes -------------------------------------------------------------------------------------------------
 

@@ -38,12 +38,12 @@ class Q(Tabular):
         stop, add, _, _ = self._table.get(state, (0.0, 0.0, 0, 0))
         return add >= stop
 
-    def _learn(self, decisions: Sequence[Decision], following: Sequence[Decision], reward: float) -> None:
+    def _learn(self, decisions: Sequence[Decision], following: State | None, reward: float) -> None:
         self._rewards += 1
         self._mean += (reward - self._mean) / min(self._rewards, 1000)
         gain = reward / self._mean - 1 if self._mean > 0 else 0.0
-        if following:
-            stop, add, _, _ = self._table.get(following[0][0], (0.0, 0.0, 0, 0))
+        if following is not None:
+            stop, add, _, _ = self._table.get(following, (0.0, 0.0, 0, 0))
             gain += self.GAMMA * max(stop, add)
         for state, added in decisions:
             row = self._table.setdefault(state, [0.0, 0.0, 0, 0])

@@ -33,7 +33,7 @@ class Ucb(Tabular):
         total = math.log(add + stop + 1)
         return add_mean + self.C * math.sqrt(total / add) >= stop_mean + self.C * math.sqrt(total / stop)
 
-    def _learn(self, decisions: Sequence[Decision], following: Sequence[Decision], reward: float) -> None:
+    def _learn(self, decisions: Sequence[Decision], following: State | None, reward: float) -> None:
         for state, added in decisions:
             row = self._table.setdefault(state, [0, 0.0, 0, 0.0])
             n = 0 if added else 2
