@@ -189,6 +189,14 @@ class Harness:
                 return self.log
         raise AssertionError(f"not idle after {passes} passes: {len(self.queue)} waiting")
 
+    def loop(self, passes: int = 1_000) -> Log:
+        """Step as the event loop does, what is received (ticks, too) before each pass, until nothing is left."""
+        for _ in range(passes):
+            self.scheduler.ingest_requests()
+            if self.step() is None and self.is_idle():
+                return self.log
+        raise AssertionError(f"not idle after {passes} passes: {len(self.queue)} waiting")
+
     def is_idle(self) -> bool:
         return bool(self.scheduler.is_fully_idle())
 

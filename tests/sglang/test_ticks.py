@@ -61,15 +61,6 @@ def recorder(monkeypatch):
     return Recorder()
 
 
-def turns(harness, most=400):
-    """The loop as it is: what was received, then a pass."""
-    for _ in range(most):
-        harness.scheduler.ingest_requests()
-        if harness.step() is None and harness.is_idle():
-            return harness.log
-    raise AssertionError("not idle")
-
-
 def several(monkeypatch, harness, **settings):
     """Reattach the policy as on one of two ranks; returns the adapter."""
     monkeypatch.setattr(Ranks, "of", classmethod(lambda cls, scheduler: Ranks(2, "test", Store())))
@@ -84,7 +75,7 @@ def test_steps_reach_the_gate_with_what_was_in_them(start, recorder, monkeypatch
     harness.reconfigure("feather")
     harness.scheduler.feather.core.gate = recorder
     harness.send_all(interleaved(Tokens().families(2, 4, 128, 16)), new=12)
-    log = turns(harness)
+    log = harness.loop()
     told = recorder.told
     assert [step.seq for step in told] == sorted({step.seq for step in told})
     assert told[-1].seq - told[0].seq < log.steps
@@ -108,7 +99,7 @@ def test_nothing_is_measured_for_a_gate_that_learns_nothing(start, monkeypatch):
     harness = start()
     harness.reconfigure("feather")
     harness.send_all(interleaved(Tokens().families(2, 2, 128, 16)), new=4)
-    turns(harness)
+    harness.loop()
     assert measured == []
     assert harness.scheduler.feather_ticks.seen == 0, "a single rank has nothing to say but its bound"
 
@@ -129,7 +120,7 @@ def test_a_step_that_a_pause_fell_into_is_not_told(start, recorder, monkeypatch)
     harness.step()
     harness.scheduler.ingest_requests()
     assert len(recorder.told) == before
-    turns(harness)
+    harness.loop()
     assert len(recorder.told) > before
     gaps = [b.seq - a.seq for a, b in zip(recorder.told, recorder.told[1:], strict=False)]
     assert max(gaps) == 2, "it is counted"
@@ -158,7 +149,7 @@ def test_measuring_that_fails_ends_measuring_and_nothing_else(start, recorder, c
     harness.scheduler.feather.core.gate = recorder
     monkeypatch.setattr(ticks_module.Steps, "ended", lambda *args: 1 / 0)
     rid = harness.send(Tokens().take(64))
-    assert rid in turns(harness).finished
+    assert rid in harness.loop().finished
     assert caplog.text.count("measuring failed") == 1
 
 
@@ -185,7 +176,7 @@ def test_the_bound_goes_to_the_core_and_stays_when_the_core_is_built_anew(start,
     harness.scheduler.feather_ticks = ticks_module.Ticks(adapter, max_wait=30)
     before = adapter.settings.max_wait_tokens
     harness.send_all(interleaved(Tokens().families(2, 4, 128, 16)), new=12)
-    turns(harness)
+    harness.loop()
     bound = adapter.core.state()["max_wait_tokens"]
     assert bound == adapter.settings.max_wait_tokens != before
     adapter.reconfigure(replace(adapter.settings, aging=0.5))
@@ -231,7 +222,7 @@ def test_the_leader_itself_works_from_its_first_word_on(start, monkeypatch):
     harness.scheduler.ingest_requests()
     assert adapter.fallen is None
     harness.send(Tokens().take(64))
-    turns(harness)
+    harness.loop()
     assert adapter.core.decisions[0] == 1
 
 
