@@ -92,7 +92,7 @@ class Upstream:
             )
             request.arrival_processed_tokens = 0
             self._requests.append(request)
-        self._trees = {kind: _tree(kind, prefixes) for kind in trees}
+        self._trees = {kind: make_tree(kind, prefixes) for kind in trees}
         self._tokens = prompt
         self._one = RadixKey(token_ids=prompt, extra_key=None)
         self._slots = torch.arange(len(prompt), dtype=torch.int64)
@@ -139,7 +139,8 @@ class Upstream:
         xxhash.xxh3_64_intdigest(self._tokens)
 
 
-def _tree(kind: str, prefixes: Iterable[array[int]]) -> Any:
+def make_tree(kind: str, prefixes: Iterable[array[int]]) -> Any:
+    """A prefix cache of SGLang's that holds these; ``kind``: one of ``TREES``."""
     params = CacheInitParams(
         disable=False, req_to_token_pool=None, token_to_kv_pool_allocator=_NoPool(), page_size=_NoPool.page_size
     )

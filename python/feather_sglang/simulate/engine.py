@@ -1,4 +1,4 @@
-"""The loop of a simulated engine around the real scheduler core.
+"""The loop of a simulated engine around the real scheduler core, or around a policy of SGLang's own.
 
 It does what SGLang's scheduler does under overlap: a pass admits what the core plans, prefills it and lets decode
 stand, or else decodes every row. What a prefill computed can be reused, and what a step took is known, two passes after
@@ -11,14 +11,14 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from feather_sglang.core.interface import Core, Limits, Phase, Request, Row, Step
+from feather_sglang.core.interface import Admissions, Limits, Phase, Row, Step
 from feather_sglang.simulate.cost import Batch, Cost
 from feather_sglang.simulate.pool import Pool
-from feather_sglang.simulate.workload import Job, Source
+from feather_sglang.simulate.workload import Arrival, Job, Source
 
 RESULT_PASSES = 2
 """Passes from the launch of a step until its result is known to the scheduler: overlap."""
@@ -38,6 +38,19 @@ class Machine:
     """Prompt tokens of one pass; a longer prompt is chunked."""
     level_tokens: int = 64
     """Tokens of a chunk of the index and of the cache."""
+
+
+class Policy(Protocol):
+    """What schedules: ``core.scheduler.SchedulerCore`` as it serves, or ``upstream.Upstream``."""
+
+    @property
+    def scheduled_tokens(self) -> int: ...
+    def enqueue(self, request: Arrival) -> None: ...
+    def leave(self, id: int, produced: int | None) -> None: ...
+    def begin(self, changed: Sequence[Row], alive: Sequence[int]) -> None: ...
+    def plan_admissions(self, limits: Limits) -> Admissions: ...
+    def settle(self, reused: Mapping[int, int], refused: Mapping[int, str]) -> None: ...
+    def observe(self, steps: Iterable[Step]) -> None: ...
 
 
 class Pass(NamedTuple):
@@ -62,19 +75,21 @@ class Served(NamedTuple):
     arrived: float
     first_token: float
     finished: float
-    waited_tokens: int
-    """Scheduled tokens between its arrival and its admission."""
+    ttft_tokens: int
+    """Tokens that the engine computed and generated from its arrival until its first token was there."""
     computed: int
     """Prompt tokens that were prefilled for it."""
 
 
 class _Row:
-    __slots__ = ("arrived", "computed", "first", "job", "left", "published", "since", "told", "waited")
+    __slots__ = ("arrived", "computed", "first", "job", "left", "published", "scheduled", "since", "told", "ttft")
 
-    def __init__(self, job: Job, arrived: float, waited: int) -> None:
+    def __init__(self, job: Job, arrived: float, scheduled: int) -> None:
         self.job = job
         self.arrived = arrived
-        self.waited = waited
+        self.scheduled = scheduled
+        """Tokens that had been scheduled when it arrived."""
+        self.ttft = 0
         self.computed = 0
         self.left = 0
         """Prompt tokens still to prefill."""
@@ -90,17 +105,21 @@ class Engine:
     """One simulated engine.
 
     :param core: with chunks of ``machine.level_tokens`` and a KV capacity of ``machine.kv_tokens``.
+    :param pool: of ``machine``; None: a new one. A policy may look into it.
+    :param chunk_limit: from what a chunked prompt lacks and what a pass may prefill to how much of it is computed.
     :param noise: from a true time in seconds to the one that the core is told.
     :param episode: steps that the core is told of at a time.
     """
 
     def __init__(
         self,
-        core: Core,
+        core: Policy,
         source: Source,
         cost: Cost,
         machine: Machine,
         *,
+        pool: Pool | None = None,
+        chunk_limit: Callable[[int, int], int] = lambda left, budget: budget,
         noise: Callable[[float], float] = lambda seconds: seconds,
         episode: int = 1,
         keep_served: bool = False,
@@ -108,13 +127,16 @@ class Engine:
         self.core = core
         self.cost = cost
         self.machine = machine
-        self.pool = Pool(machine.kv_tokens, machine.level_tokens)
+        self.pool = Pool(machine.kv_tokens, machine.level_tokens) if pool is None else pool
         self.now = 0.0
         self.decode_steps = 0
+        self.scheduled = 0
+        """Tokens computed and generated so far: a clock that is the same for every policy and cost."""
         self.served: list[Served] = []
         """Finished requests, if ``keep_served``."""
         self.finished = 0
         self._source = source
+        self._chunk_limit = chunk_limit
         self._noise = noise
         self._episode = episode
         self._keep_served = keep_served
@@ -168,19 +190,19 @@ class Engine:
             raise ValueError(
                 f"request {job.id} needs {job.length + job.output} KV tokens; expected at most {self.machine.kv_tokens}"
             )
-        scheduled = self.core.scheduled_tokens
         self.core.enqueue(
-            Request(
+            Arrival(
                 id=job.id,
                 length=job.length,
-                arrival=(scheduled, self._sequence),
+                arrival=(self.core.scheduled_tokens, self._sequence),
                 levels=job.levels,
                 level_tokens=self.machine.level_tokens,
                 reserve=job.output,
+                label=str(job.family) if job.family >= 0 else None,
             )
         )
         self._sequence += 1
-        self._waiting[job.id] = (job, max(job.arrival, 0.0), scheduled)
+        self._waiting[job.id] = (job, max(job.arrival, 0.0), self.scheduled)
 
     def _pass(self) -> Pass:
         self._passes += 1
@@ -195,7 +217,7 @@ class Engine:
         budget = self.machine.prefill_tokens
         prefilled: list[_Row] = []
         if self._chunked is not None:
-            computed += self._compute(self._chunked, budget, prefilled)
+            computed += self._compute(self._chunked, self._chunk_limit(self._chunked.left, budget), prefilled)
         if self._waiting and computed < budget:
             admitted, taken, stop = self._admit(budget - computed, prefilled)
             computed += taken
@@ -246,8 +268,14 @@ class Engine:
         """Admits what the core plans: number admitted, tokens computed, why the plan ended."""
         idle = not self._rows and not self._results
         pool, core = self.pool, self.core
-        rows = self.machine.rows - len(self._rows)
-        limits = Limits(kv_tokens=pool.free, rows=rows, prefill_tokens=budget, step=self._steps, idle=idle)
+        limits = Limits(
+            kv_tokens=pool.free,
+            rows=self.machine.rows - len(self._rows),
+            prefill_tokens=budget,
+            chunked=self._chunked is None,
+            step=self._steps,
+            idle=idle,
+        )
         plan = core.plan_admissions(limits)
         reused: dict[int, int] = {}
         refused: dict[int, str] = {}
@@ -263,7 +291,7 @@ class Engine:
                 refused[job.id] = "no room"
                 continue
             del self._waiting[job.id]
-            row = _Row(job, arrived, core.scheduled_tokens - scheduled)
+            row = _Row(job, arrived, scheduled)
             row.published, row.left = matched * pool.level_tokens, job.length - tokens
             self._rows[job.id] = row
             pool.hold(job.levels)
@@ -279,7 +307,12 @@ class Engine:
         tokens = min(row.left, budget)
         row.left -= tokens
         row.computed += tokens
-        self._chunked = row if row.left else None
+        self.pool.computed += tokens
+        self.scheduled += tokens
+        if row.left:
+            self._chunked = row
+        elif self._chunked is row:
+            self._chunked = None
         prefilled.append(row)
         return tokens
 
@@ -306,7 +339,7 @@ class Engine:
 
     def _start(self, row: _Row) -> None:
         """Its prompt is computed, and its first token there."""
-        row.first, row.since = self.now, self.decode_steps
+        row.first, row.since, row.ttft = self.now, self.decode_steps, self.scheduled - row.scheduled
         self._generate(1)
         if row.job.output <= 1:
             self._finish(row)
@@ -317,6 +350,7 @@ class Engine:
 
     def _decode(self) -> None:
         self.decode_steps += 1
+        self.scheduled += self._decoding
         self._generate(self._decoding)
         for row in self._ends.pop(self.decode_steps, ()):
             self._decoding -= 1
@@ -335,7 +369,7 @@ class Engine:
         self.core.leave(job.id, job.output)
         self.finished += 1
         if self._keep_served:
-            self.served.append(Served(job, row.arrived, row.first, self.now, row.waited, row.computed))
+            self.served.append(Served(job, row.arrived, row.first, self.now, row.ttft, row.computed))
 
     def _batch(self, rows: int) -> Batch:
         pool = self.pool

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 
 class Pool:
@@ -20,13 +21,16 @@ class Pool:
         """Tokens of rows beyond their levels, output included."""
         self.reserved = 0
         """Tokens that rows will still write."""
+        self.computed = 0
+        """Prompt tokens that were prefilled so far."""
         self.shared_levels = 0
         """Levels that two rows or more hold."""
         self.holdings = 0
         """Sum over levels of the rows that hold it, and of its square: see ``reuse_distance``."""
         self.squares = 0
         self._rows: dict[int, int] = {}
-        self._published: set[int] = set()
+        self._published: dict[int, int] = {}
+        self._publications = 0
         self._unheld: OrderedDict[int, None] = OrderedDict()
 
     @property
@@ -63,11 +67,15 @@ class Pool:
 
     def match(self, levels: Sequence[int]) -> int:
         """How many leading levels are cached or held, and published."""
-        published = self._published
-        for i, level in enumerate(levels):
-            if level not in published:
-                return i
-        return len(levels)
+        return leading(levels, self._published)
+
+    def held(self, levels: Sequence[int]) -> int:
+        """How many leading levels rows hold, published or not."""
+        return leading(levels, self._rows)
+
+    def published_as(self, level: int) -> int:
+        """The number of a published level, in the order in which they were published."""
+        return self._published[level]
 
     def hold(self, levels: Sequence[int]) -> None:
         """A row holds these."""
@@ -100,16 +108,24 @@ class Pool:
 
     def publish(self, levels: Sequence[int]) -> None:
         """The KV of these, which a row holds, can be reused."""
-        self._published.update(levels)
+        for level in levels[leading(levels, self._published) :]:
+            self._publications += 1
+            self._published[level] = self._publications
 
     def evict(self) -> None:
         """Drop the least recently used chunks that nobody holds, as many as the rows need."""
         room = max((self.capacity - self.distinct_kv) // self.level_tokens, 0)
         while len(self._unheld) > room:
             level, _ = self._unheld.popitem(last=False)
-            self._published.discard(level)
+            del self._published[level]
 
     def forget(self) -> None:
         """Drop everything that nobody holds."""
-        self._published.difference_update(self._unheld)
+        for level in self._unheld:
+            del self._published[level]
         self._unheld.clear()
+
+
+def leading(levels: Sequence[int], known: Container[int]) -> int:
+    """How many leading levels are known. A level is known only if those before it are. O(log levels)."""
+    return bisect_left(levels, True, key=lambda level: level not in known)

@@ -7,7 +7,10 @@ import random
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from feather_sglang.core.interface import Request
 
 
 class Job(NamedTuple):
@@ -24,6 +27,14 @@ class Job(NamedTuple):
     """Tokens it will generate, at least one. The scheduler does not know it."""
     family: int = -1
     """For reports; -1: none."""
+
+
+@dataclass(slots=True)
+class Arrival(Request):
+    """A job as a scheduler sees it."""
+
+    label: str | None = None
+    """Its family, as a client might send it as ``routing_key``."""
 
 
 class Source(Protocol):
