@@ -16,6 +16,7 @@ COMMANDS = {
     "state": ("feather_sglang.cli.state", "show or forget what the gate has learned"),
     "doctor": ("feather_sglang.cli.doctor", "say what is installed, whether it fits, and what mends it"),
     "bench": ("feather_sglang.bench.main", "measure it, on this machine"),
+    "simulate": ("feather_sglang.bench.simulate", "replay recorded traffic through every policy, on modelled times"),
     "model": ("feather_sglang.cli.model", "print the folder of the embedded model"),
 }
 

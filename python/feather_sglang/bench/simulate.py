@@ -1,0 +1,161 @@
+"""``feather simulate``: what each policy would make of recorded traffic, on modelled step times."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from feather_sglang.bench import results
+from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.outputs import Outputs, add_options
+from feather_sglang.bench.simulate_picture import draw
+from feather_sglang.bench.simulate_report import render, report
+from feather_sglang.cli.errors import UsageError
+from feather_sglang.simulate.profiles import DEFAULT, PROFILES, Profile
+from feather_sglang.simulate.run import BASELINE, Outcome, run, saturating_speed
+from feather_sglang.simulate.traces import TraceError, TraceFile, read
+from feather_sglang.simulate.upstream import POLICIES
+
+NAMES = (*POLICIES, "feather")
+
+
+def main(argv: list[str]) -> int:
+    """Run the policies, print a table, write what was asked for.
+
+    :raises UsageError: before anything is run.
+    """
+    options = _parser().parse_args(argv)
+    outputs = Outputs.of(options)
+    try:
+        return _simulate(options, outputs, argv)
+    except TraceError as error:
+        raise UsageError(str(error)) from None
+
+
+def _simulate(options: argparse.Namespace, outputs: Outputs, argv: list[str]) -> int:
+    profile = _profile(options.profile)
+    trace = read(options.trace, options.limit)
+    trace.check(profile.context, profile.kv_tokens, f"profile {profile.name}")
+    began = time.perf_counter()
+    speed = float(options.speed or saturating_speed(trace, profile))
+    jobs = trace.at_speed(speed)
+    circumstances = results.Circumstances(
+        command=shlex.join(["feather", "simulate", *argv]),
+        machine=machine(),
+        versions=versions(),
+        workload=_in_words(trace, speed),
+    )
+    print(f"{circumstances.workload}\n{profile.said()}")
+    for constant in profile.constants:
+        print(f"  {constant.name} {constant.value:.4g} {constant.unit}".rstrip() + f" ({constant.origin})")
+    print(f"on {in_words(circumstances)}\n", flush=True)
+    outcomes: list[Outcome] = []
+    for policy in options.policies:
+        with tqdm(total=len(jobs), desc=policy, leave=False, disable=None) as bar:
+            outcomes.append(run(policy, jobs, profile, trace.level_tokens, _to(bar)))
+    result = report(outcomes, profile, speed, trace.level_tokens, circumstances)
+    print(render(result))
+    if outputs.json is not None:
+        results.write(result, outputs.json)
+    if outputs.pictures:
+        draw(result, outputs.pictures, subtitle=f"{circumstances.workload}\nmodelled: {profile.said()}")
+    requests, wall = len(jobs) * len(outcomes), sum(outcome.wall_seconds for outcome in outcomes)
+    print(
+        f"\nmodelled, not measured; {requests:,} requests simulated in {wall:.0f} s: {requests / wall:,.0f} requests, "
+        f"{result['decisions_per_second']:,.0f} decisions a second\n{time.perf_counter() - began:.0f} s{outputs.said()}"
+    )
+    return 0
+
+
+def _to(bar: tqdm) -> Callable[[int], None]:
+    def told(finished: int) -> None:
+        bar.update(finished - bar.n)
+
+    return told
+
+
+def _in_words(trace: TraceFile, speed: float) -> str:
+    jobs = trace.jobs
+    span = jobs[-1].arrival / speed
+    notes = "".join(f"; {note}" for note in trace.notes)
+    return (
+        f"{trace.path.name} ({trace.format}): {len(jobs):,} requests in {span:,.0f} s (speed {speed:g}), "
+        f"{sum(job.length for job in jobs) / len(jobs):,.0f} tokens in and "
+        f"{sum(job.output for job in jobs) / len(jobs):,.0f} out on average{notes}"
+    )
+
+
+def _profile(name: str) -> Profile:
+    if name not in PROFILES:
+        raise UsageError(f"--profile: there is no profile {name!r}; expected one of {', '.join(PROFILES)}")
+    return PROFILES[name]
+
+
+def _policies(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in NAMES:
+            raise UsageError(f"--policies: there is no policy {name!r}; expected some of {', '.join(NAMES)}")
+    if len(set(names)) < len(names):
+        raise UsageError(f"--policies: name each policy once, not {text}")
+    return names
+
+
+def _speed(text: str) -> float | None:
+    """None: whatever saturates."""
+    if text == "saturate":
+        return None
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < float("inf"):
+        raise UsageError(f"--speed: {text!r} is no speed; expected a number above 0, or saturate")
+    return speed
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--limit: {text!r}; expected a whole number of at least 1")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="feather simulate",
+        allow_abbrev=False,
+        description="Replay recorded traffic through the scheduler core that serves and through SGLang's own "
+        "policies, on modelled step times.",
+    )
+    parser.add_argument(
+        "trace",
+        type=Path,
+        metavar="TRACE",
+        help="a Mooncake trace, bench_serving output, a log of OpenAI-style requests, or a recording",
+    )
+    parser.add_argument(
+        "--policies",
+        type=_policies,
+        default=[BASELINE, "feather"],
+        metavar="A,B",
+        help=f"some of {', '.join(NAMES)} (default: {BASELINE},feather)",
+    )
+    parser.add_argument(
+        "--profile", default=DEFAULT, metavar="NAME", help=f"one of {', '.join(PROFILES)} (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--speed",
+        type=_speed,
+        default=1.0,
+        metavar="X",
+        help="arrivals so many times as fast; saturate: the smallest power of two at which the queue of fcfs is never "
+        "empty from 5%% of the trace to its last arrival (default: 1)",
+    )
+    parser.add_argument("--limit", type=_limit, metavar="N", help="the first so many requests only")
+    add_options(parser)
+    return parser
