@@ -8,16 +8,19 @@ import shlex
 import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
+from typing import Any
 
-from feather_sglang.bench import results
+from feather_sglang.bench import gates_sweep, results
 from feather_sglang.bench.gates_picture import draw
 from feather_sglang.bench.gates_report import render, report
 from feather_sglang.bench.gates_runs import FAMILIES, MACHINE, SURFACES, WAITING, Trajectory, gates, run
 from feather_sglang.bench.machine import in_words, machine, versions
 from feather_sglang.bench.outputs import Outputs, add_options
+from feather_sglang.cli.errors import UsageError
 
 STEPS, QUICK_STEPS = 1500, 1200
 SEEDS, QUICK_SEEDS = 10, 4
+SWEEP_SEEDS, QUICK_SWEEP_SEEDS = 4, 1
 WORKLOAD = (
     f"MODELLED, nothing here ran on a GPU: {len(FAMILIES.prefixes)} families of {FAMILIES.prefixes[0]:,} tokens, "
     f"{WAITING} requests always waiting, {MACHINE.rows} rows, about {FAMILIES.output:.0f} tokens each"
@@ -31,7 +34,11 @@ def main(argv: list[str]) -> int:
     """
     options = _parser().parse_args(argv)
     outputs = Outputs.of(options)
+    if options.sweep is not None and outputs.pictures:
+        raise UsageError("--sweep draws no picture; leave out --svg and --png, or give --json")
     steps, seeds = (QUICK_STEPS, QUICK_SEEDS) if options.quick else (STEPS, SEEDS)
+    if options.sweep is not None:
+        seeds = QUICK_SWEEP_SEEDS if options.quick else SWEEP_SEEDS
     began = time.perf_counter()
     circumstances = results.Circumstances(
         command=shlex.join(["feather", "bench", "gates", *argv]),
@@ -41,6 +48,13 @@ def main(argv: list[str]) -> int:
     )
     where = in_words(circumstances)
     print(f"{circumstances.workload}\n{where}\n", flush=True)
+    if options.sweep is not None:
+        with ProcessPoolExecutor(max_workers=options.workers) as pool:
+            result = gates_sweep.sweep(options.sweep, seeds, steps, pool, circumstances)
+        print(f"{options.sweep}: tokens per second at the end ÷ those of never, over {len(SURFACES)} surfaces\n")
+        print(gates_sweep.render(result))
+        _end(result, outputs, began)
+        return 0
     names = list(gates(options.quick))
     runs: dict[str, dict[str, list[Trajectory]]] = {surface.name: {name: [] for name in names} for surface in SURFACES}
     work = list(product(range(len(SURFACES)), names, range(seeds), [steps], [options.quick]))
@@ -50,12 +64,16 @@ def main(argv: list[str]) -> int:
     result = report(runs, SURFACES, circumstances)
     print("final ratio to the best fixed gate, and decode steps until within 5% of it for good (-: never)\n")
     print(render(result))
-    if outputs.json is not None:
-        results.write(result, outputs.json)
     if outputs.pictures:
         draw(result, outputs.pictures, subtitle=f"{circumstances.workload}\n{where}")
-    print(f"\n{time.perf_counter() - began:.0f} s{outputs.said()}")
+    _end(result, outputs, began)
     return 0
+
+
+def _end(result: dict[str, Any], outputs: Outputs, began: float) -> None:
+    if outputs.json is not None:
+        results.write(result, outputs.json)
+    print(f"\n{time.perf_counter() - began:.0f} s{outputs.said()}")
 
 
 def _one(work: tuple[int, str, int, int, bool]) -> Trajectory:
@@ -73,6 +91,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="fewer seeds, steps and fixed gates: under five minutes")
     parser.add_argument(
         "--workers", type=int, default=max(1, os.cpu_count() or 1), help="processes; default: one a core"
+    )
+    parser.add_argument(
+        "--sweep",
+        choices=sorted(gates_sweep.GRIDS),
+        metavar="GATE",
+        help="instead, try constants of a gate, each with each, on all surfaces: %(choices)s",
     )
     add_options(parser)
     return parser
