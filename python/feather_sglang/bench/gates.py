@@ -20,7 +20,7 @@ from feather_sglang.cli.errors import UsageError
 
 STEPS, QUICK_STEPS = 1500, 1200
 SEEDS, QUICK_SEEDS = 10, 4
-SWEEP_SEEDS, QUICK_SWEEP_SEEDS = 4, 1
+SWEEP_SEEDS, QUICK_SWEEP_SEEDS = 3, 1
 WORKLOAD = (
     f"MODELLED, nothing here ran on a GPU: {len(FAMILIES.prefixes)} families of {FAMILIES.prefixes[0]:,} tokens, "
     f"{WAITING} requests always waiting, {MACHINE.rows} rows, about {FAMILIES.output:.0f} tokens each"

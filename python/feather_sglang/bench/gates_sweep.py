@@ -20,9 +20,9 @@ SCHEMA = {"name": "feather bench gates --sweep", "version": 1}
 GRIDS: Mapping[str, Mapping[str, Sequence[float]]] = {
     "q": {
         "ALPHA": (0.03, 0.1, 0.3),
-        "GAMMA": (0.0, 0.5, 0.9),
+        "GAMMA": (0.0, 0.5, 0.9, 0.97),
         "EPSILON": (0.03, 0.1, 0.3),
-        "DECAY": (50.0, 200.0, 1000.0),
+        "DECAY": (200.0, 1000.0),
     }
 }
 """By gate: the values of its constants, each with each."""

@@ -97,11 +97,15 @@ class Model:
         self._steps = 0
         self._stops = {"mixing": 0, "joining": 0, "probing": 0}
         self._gap = self.FIRST_GAP
+        self._since: int | None = None
+        """The step from which the regime is in force; None: nothing was decided in it."""
         self._look()
 
     # --- deciding ------------------------------------------------------------------------------------------------
 
     def cut(self, view: View, candidates: Sequence[Candidate]) -> int:
+        if self._since is None:
+            self._since = view.step
         taken, why = self._taken(view, candidates)
         if why:
             self._stops[why] += 1
@@ -187,7 +191,8 @@ class Model:
         if self._decode.changes != changes:
             self._gap = self.FIRST_GAP
             self._look()
-        self._follow(load, families, step.tokens, seconds)
+        if self._since is not None and step.seq >= self._since:
+            self._follow(load, families, step.tokens, seconds)
         self._prefilled = 0.0
         if self._steps % (self.REFIT_IN_PROBE if self._regime in LOOKING else self.REFIT) == 0:
             self._decode.solve()
@@ -202,9 +207,14 @@ class Model:
 
     # --- regimes -------------------------------------------------------------------------------------------------
 
+    def _enter(self, regime: str) -> None:
+        """Steps that are told later, and ran before the next decision, say nothing about it."""
+        self._regime = regime
+        self._since = None
+
     def _look(self) -> None:
         """Everything anew: one family first."""
-        self._regime = "look alike"
+        self._enter("look alike")
         self._seen_alike = self._seen_mixed = 0
         self._family = Load(0.0, 0.0, 0.0, 0.0)
         self._rates = {"fill": Rate(), "alike": Rate()}
@@ -220,7 +230,8 @@ class Model:
             if alike and load.rows > self._family.rows:
                 self._family = load
             if self._seen_alike >= self.PROBE or late:
-                self._regime, self._until = "look mixed", self._steps + self.PATIENCE
+                self._enter("look mixed")
+                self._until = self._steps + self.PATIENCE
                 self._start_means()
             return
         if self._regime in ("look mixed", "fill"):
@@ -229,7 +240,8 @@ class Model:
             self._seen_mixed += not alike
             if self._seen_mixed >= self.PROBE or late:
                 self._decode.solve()
-                self._regime, self._until = "fill", self._steps + self._gap
+                self._enter("fill")
+                self._until = self._steps + self._gap
                 if self._seen_mixed and self._promise() > self.MARGIN * self._rates["fill"].value:
                     self._try_alike()
         elif self._regime == "alike":
@@ -240,7 +252,8 @@ class Model:
             self._trial += 1
             if (self._trial >= self.TRIAL and self._trial % self.REFIT == 0) or (late and self._trial < self.TRIAL):
                 if self._rates["alike"].value <= self._rates["fill"].value or self._apart > self.APART:
-                    self._regime, self._until = "fill", self._steps + self._gap
+                    self._enter("fill")
+                    self._until = self._steps + self._gap
                     self._start_means()
                 elif late:
                     self._until = self._steps + self._gap
@@ -249,7 +262,8 @@ class Model:
             self._look()
 
     def _try_alike(self) -> None:
-        self._regime, self._trial, self._until = "alike", 0, self._steps + self.PATIENCE
+        self._enter("alike")
+        self._trial, self._until = 0, self._steps + self.PATIENCE
         self._start_means()
         self._mean, self._shared, self._averaged = self._promised(), self._family.competing, self.PROBE
         self._passes = 0.0
