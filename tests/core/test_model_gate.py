@@ -11,7 +11,7 @@ from feather_sglang.bench.gates_runs import SURFACES, noise, run
 from feather_sglang.core.gates import make_gate
 from feather_sglang.core.gates.forming import Forming
 from feather_sglang.core.gates.regression import Affine, Coefficients, Load, Regression, nonnegative
-from feather_sglang.core.interface import Candidate, View
+from feather_sglang.core.interface import Candidate, Step, View
 
 TRUE = Coefficients(0.02, 1e-4, 5e-8, 4e-7, 2e-7, 10_368.0)
 
@@ -81,6 +81,21 @@ def test_the_fixed_part_of_a_prefill_pass():
         floor.observe(tokens, seen(0.0006 * tokens))
     assert 0.2 < fit.base < 0.55
     assert floor.base < 0.02
+
+
+def test_a_chunk_of_a_prompt_beside_a_decode_step_is_a_prefill_pass():
+    gate, rng, seen = make_gate("model"), random.Random(1), noise(1)
+
+    def step(kind, seconds, **fields):
+        gate.observe(Step(0, kind, seen(seconds), 8, 8, 8000, 8000, 1000, **fields))
+
+    for _ in range(400):
+        tokens = rng.randint(200, 2000)
+        gate.cut(view(8), [])
+        step("decode", 0.05)
+        step("mixed", 0.05 + 0.5 + 0.0003 * tokens, computed=tokens)
+    assert 0.2 < gate.state()["prefill_pass"] < 0.55
+    assert gate.state()["tokens_per_second"]["fill"] == pytest.approx(16 / (0.1 + 0.5 + 0.0003 * 1100), rel=0.1)
 
 
 def view(*families, prefix=640):

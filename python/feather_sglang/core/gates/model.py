@@ -93,7 +93,9 @@ class Model:
         self._forgone = 0.0
         """Seconds that rows left empty have cost since the last prefill pass."""
         self._prefilled = 0.0
-        """Seconds of prefill since the last decode step."""
+        """Seconds since the last decode step."""
+        self._mixed = 0
+        """Tokens that rows generated meanwhile, together with chunks of prompts."""
         self._steps = 0
         self._stops = {"mixing": 0, "joining": 0, "probing": 0}
         self._gap = self.FIRST_GAP
@@ -169,12 +171,19 @@ class Model:
     # --- learning ------------------------------------------------------------------------------------------------
 
     def observe(self, step: Step) -> None:
-        if step.kind == "prefill":
-            self._prefill.observe(step.computed, step.seconds)
-            self._prefilled += min(step.seconds, Regression.OUTLIER * (self._prefill.usual or step.seconds))
-            self._passes += 1 / min(self._averaged + 1, self.HORIZON)
-        elif step.kind == "decode" and step.requests:
-            self._observe_decode(step)
+        if step.kind == "decode":
+            if step.requests:
+                self._observe_decode(step)
+            return
+        decode = 0.0
+        if step.kind == "mixed":  # what a decode step of these rows would not have taken is that of a prefill pass
+            load = Load(step.requests, step.total_kv, step.distinct_kv, 0.0)
+            decode = min(self._decode.coefficients.seconds(load), step.seconds)
+            self._mixed += step.tokens
+        prefill = step.seconds - decode
+        self._prefill.observe(step.computed, prefill)
+        self._prefilled += decode + min(prefill, Regression.OUTLIER * (self._prefill.usual or prefill))
+        self._passes += 1 / min(self._averaged + 1, self.HORIZON)
 
     def _observe_decode(self, step: Step) -> None:
         self._steps += 1
@@ -192,8 +201,8 @@ class Model:
             self._gap = self.FIRST_GAP
             self._look()
         if self._since is not None and step.seq >= self._since:
-            self._follow(load, families, step.tokens, seconds)
-        self._prefilled = 0.0
+            self._follow(load, families, step.tokens + self._mixed, seconds)
+        self._prefilled, self._mixed = 0.0, 0
         if self._steps % (self.REFIT_IN_PROBE if self._regime in LOOKING else self.REFIT) == 0:
             self._decode.solve()
 
