@@ -10,6 +10,10 @@ from feather_sglang.cli.errors import UsageError
 KINDS = {
     "attention": ("feather_sglang.bench.attention", "decode steps with shared prefixes read once, or by every row"),
     "gates": ("feather_sglang.bench.gates", "when to stop filling the batch: every gate, on modelled step times"),
+    "orders": (
+        "feather_sglang.bench.orders",
+        "who comes next: the orders and SGLang's policies, on modelled step times",
+    ),
     "overhead": ("feather_sglang.bench.overhead", "ordering the waiting queue: SGLang's policies and the index"),
     "serve": ("feather_sglang.bench.serve", "real servers, one a policy, on one workload"),
 }

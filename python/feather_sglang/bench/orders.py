@@ -1,0 +1,76 @@
+"""``feather bench orders``: who comes next, through the core and the index and by SGLang's rules, on modelled steps."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from typing import Any
+
+from feather_sglang.bench import results
+from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.orders_picture import draw
+from feather_sglang.bench.orders_report import render, report
+from feather_sglang.bench.orders_runs import AGING, MAX_WAIT, QUICK_AGING, WORKLOADS, run
+from feather_sglang.bench.outputs import Outputs, add_options
+from feather_sglang.simulate.profiles import DEFAULT, PROFILES
+
+SEEDS, QUICK_SEEDS = 6, 1
+
+
+def main(argv: list[str]) -> int:
+    """Run, print a table a workload, write what was asked for.
+
+    :raises UsageError: before anything is run.
+    """
+    options = _parser().parse_args(argv)
+    outputs = Outputs.of(options)
+    aging, seeds = (QUICK_AGING, QUICK_SEEDS) if options.quick else (AGING, SEEDS)
+    began = time.perf_counter()
+    circumstances = results.Circumstances(
+        command=shlex.join(["feather", "bench", "orders", *argv]),
+        machine=machine(),
+        versions=versions(),
+        workload=f"MODELLED, nothing here was served: {PROFILES[options.profile].said()}; "
+        f"Feather's orders with a bound of {MAX_WAIT:.0f} s; mean of {seeds} seed{'s' * (seeds > 1)}",
+    )
+    where = in_words(circumstances)
+    print(f"{circumstances.workload}\n{where}", flush=True)
+    work = list(product(range(len(WORKLOADS)), [options.profile], range(seeds), [aging]))
+    runs: dict[str, list[dict[str, Any]]] = {workload.name: [] for workload in WORKLOADS}
+    with ProcessPoolExecutor(max_workers=options.workers) as pool:
+        for (which, *_), done in zip(work, pool.map(_one, work), strict=True):
+            runs[WORKLOADS[which].name].append(done)
+    result = report(runs, WORKLOADS, circumstances)
+    for name in runs:
+        print(f"\n{render(result, name)}")
+    if outputs.json is not None:
+        results.write(result, outputs.json)
+    if outputs.pictures:
+        draw(result, outputs.pictures, subtitle=f"{circumstances.workload}\n{where}")
+    print(f"\n{time.perf_counter() - began:.0f} s{outputs.said()}")
+    return 0
+
+
+def _one(work: tuple[int, str, int, tuple[float, ...]]) -> dict[str, dict[str, Any]]:
+    which, profile, seed, aging = work
+    return run(WORKLOADS[which], PROFILES[profile], seed, aging)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="feather bench orders",
+        allow_abbrev=False,
+        description="Feather's orders, with a sweep of the ageing, and SGLang's own policies by upstream's rules, on "
+        "modelled step times: throughput, time to first token in seconds and in scheduled tokens, time per token.",
+    )
+    parser.add_argument("--quick", action="store_true", help="one seed and fewer ageing rates: under a minute")
+    parser.add_argument("--profile", choices=PROFILES, default=DEFAULT, help="what is modelled (default: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=max(1, os.cpu_count() or 1), help="processes; default: one a core"
+    )
+    add_options(parser)
+    return parser
