@@ -21,8 +21,8 @@ CIRCUMSTANCES = Circumstances("feather bench orders", {"cpu": "any"}, {"sglang":
 def result():
     """Every arm on every workload, cut short."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(orders_runs, "SATURATING", 200)
-    few = [workload._replace(requests=60) for workload in WORKLOADS]
+    patch.setattr(orders_runs, "SATURATING", 80)
+    few = [workload._replace(requests=30) for workload in WORKLOADS]
     runs = {workload.name: [run(workload, PROFILES["h200"], seed, (0.0, 0.2)) for seed in range(2)] for workload in few}
     patch.undo()
     return report(runs, few, CIRCUMSTANCES)
