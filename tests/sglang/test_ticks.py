@@ -18,6 +18,7 @@ from feather_sglang.sglang import ticks as ticks_module
 from feather_sglang.sglang.adapter import NOT_TAKEN_UP
 from feather_sglang.sglang.decision_log import DecisionLog
 from feather_sglang.sglang.hooks import split_received
+from feather_sglang.sglang.keeper import Keeper
 from feather_sglang.sglang.metrics import Metrics
 from feather_sglang.sglang.pace import Pace
 from feather_sglang.sglang.ranks import DisagreementError, Ranks
@@ -214,6 +215,18 @@ def test_one_of_several_ranks_works_from_the_leaders_first_word_on(start, monkey
     assert len(adapter.book.waiting) == 1, "what waits is taken over"
     harness.run()
     assert (rid in harness.log.finished, adapter.core.decisions[0]) == (True, 1)
+
+
+def test_what_the_leader_learned_before_holds_for_all(start, monkeypatch):
+    """Nodes have state files of their own, or none."""
+    harness = start()
+    adapter = several(monkeypatch, harness, gate="ucb")
+    adapter.watch.keeper = Keeper(None, {}, every=1e9, writes=False, lost=lambda: None)
+    adapter.watch.keeper.known = {"ucb": {"table": {"1,1,1": [9, 9.0, 9, 9.0]}}}
+    leaders = {"ucb": {"table": {"2,5,0": [4, 100.0, 1, 50.0]}}}
+    harness.control(Tick(1, (0, 0, 0), settings=adapter.settings, learned=leaders))
+    assert adapter.fallen is None
+    assert adapter.core.gate.dump() == leaders["ucb"]
 
 
 def test_the_leader_itself_works_from_its_first_word_on(start, monkeypatch):
