@@ -17,8 +17,9 @@ MAY_IMPORT = {
     "core": {"_cht", "core"},
     "simulate": {"core", "simulate"},
     "sglang": {"core", "sglang"},
+    "patch": {"patch"},
     "bench": {"_cht", "core", "sglang", "simulate", "bench", "cli"},
-    "cli": {"_cht", "core", "sglang", "simulate", "bench", "cli"},
+    "cli": {"_cht", "core", "sglang", "simulate", "bench", "patch", "cli"},
 }
 """Parts of the package that each part may import."""
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "set": ("feather_sglang.cli.change", "change gate, order, ageing or barrier of a running server"),
     "state": ("feather_sglang.cli.state", "show or forget what the gate has learned"),
     "doctor": ("feather_sglang.cli.doctor", "say what is installed, whether it fits, and what mends it"),
+    "patch": ("feather_sglang.cli.patch", "put the policy into SGLang's own files, or take it out again"),
     "bench": ("feather_sglang.bench.main", "measure it, on this machine"),
     "simulate": ("feather_sglang.bench.simulate", "replay recorded traffic through every policy, on modelled times"),
     "model": ("feather_sglang.cli.model", "print the folder of the embedded model"),

@@ -32,7 +32,7 @@ from feather_sglang.sglang.attention.source import paths_of_batch
 from feather_sglang.sglang.book import Book
 from feather_sglang.sglang.limits import limits_of
 from feather_sglang.sglang.mirror import Mirror
-from feather_sglang.sglang.queue import WaitingQueue
+from feather_sglang.sglang.queue import WaitingQueue, follow
 from feather_sglang.sglang.ranks import Ranks
 from feather_sglang.sglang.row_order import ALL_ROWS, RowOrder
 from feather_sglang.sglang.rows import Place, Tracked, prefix_of
@@ -120,7 +120,7 @@ class Adapter:
         self.settings = settings
         self.fallen = None
         self._guarded(self._take_up, settings, learned)
-        self._scheduler.waiting_queue = list(self._scheduler.waiting_queue)
+        follow(self._scheduler, self)
 
     def _take_up(self, settings: Settings, learned: dict[str, dict[str, Any]]) -> None:
         self.mirror.restart(settings)
@@ -158,7 +158,7 @@ class Adapter:
         queue = WaitingQueue(requests.data if isinstance(requests, WaitingQueue) else requests, self)
         book = self.book
         if self._adder is None or len(queue) + self._admitted_count() != len(book.waiting) + len(book.express):
-            self._compare(queue)
+            self.compare(queue.data)
         return queue
 
     def _admitted_count(self) -> int:
@@ -166,13 +166,13 @@ class Adapter:
         first: Tracked | None = taken[0].__dict__.get("feather") if taken else None
         return len(taken) - (first is not None and first.place is Place.RUNNING)  # a chunk that goes on comes first
 
-    def _compare(self, queue: WaitingQueue) -> None:
+    def compare(self, requests: list[Any]) -> None:
         """Report what a replaced queue lost and gained: O(queue), for the rare replacements outside a pass."""
-        kept = {id(req) for req in queue.data}
+        kept = {id(req) for req in requests}
         for place in (self.book.waiting, self.book.express):
             for tracked in [t for t in place.values() if id(t.req) not in kept]:
                 self.left(tracked.req)
-        for req in queue.data:
+        for req in requests:
             tracked = req.__dict__.get("feather")
             if tracked is None or tracked.place not in (Place.WAITING, Place.EXPRESS):
                 self.entered(req)
@@ -188,15 +188,16 @@ class Adapter:
     def order(self, queue: Any, running_batch: Any) -> None:
         """SGLang orders its queue: read what changed, and have the loop see the plan."""
         self._begin(running_batch)
-        if self.fallen is None and isinstance(queue, WaitingQueue):
+        if self.fallen is None:
             self._batch, self._offered, self._offered_all, self._planned = running_batch, [], False, False
-            queue.show(lambda: self.candidates(queue))
+            if isinstance(queue, WaitingQueue):
+                queue.show(lambda: self.candidates(queue))
 
     def built(self, adder: Any) -> None:
         """The pass has its ``PrefillAdder``."""
         self._adder = adder
 
-    def candidates(self, queue: WaitingQueue) -> Iterator[Any]:
+    def candidates(self, queue: Any) -> Iterator[Any]:
         """What the loop is offered: stubs first, then the plan, in its order, and then nothing.
 
         A pass that is spent, by a resumed chunk say, ends here: versions before 0.5.23 would still match the next one.
@@ -210,7 +211,7 @@ class Adapter:
         self.share_failure()
         if plan is None:
             offered = {id(req) for req in stubs}
-            yield from (req for req in queue.data[:] if id(req) not in offered)
+            yield from (req for req in queue[:] if id(req) not in offered)
             return
         waiting, taken, chunk = self.book.waiting, adder.can_run_list, self.settings.chunk_size
         for candidate in plan.order:

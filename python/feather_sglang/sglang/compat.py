@@ -7,6 +7,7 @@ A scheduler that is hooked in part would order requests by half of the rules, so
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Callable
@@ -16,6 +17,8 @@ supported_versions: tuple[str, ...] = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
 
 _REQUEST = "sglang.srt.managers.schedule_batch.Req.__init__"
 _REQUEST_NEEDS = ("lora_id", "extra_key", "cache_salt", "positional_embed_overrides", "input_embeds")
+_REGISTRY = "sglang.srt.managers.schedule_policy_registry"
+_QUEUE = "sglang.srt.managers.waiting_queue"
 _ROWS = "sglang.srt.managers.scheduler.Scheduler.get_num_allocatable_reqs"
 
 
@@ -68,7 +71,7 @@ def check_hooks(live: bool = True) -> list[str]:
             continue
         if lacking := [name for name in hook.needs if name not in _parameters(target)]:
             problems.append(f"{hook.target} has no parameter {', '.join(lacking)}")
-        elif live and not _is_hooked(target, hook.function):
+        elif live and not is_in_place(hook):
             problems.append(f"the hook on {hook.target} is not in place")
     try:
         lacking = [name for name in _REQUEST_NEEDS if name not in _parameters(_resolve(_REQUEST))]
@@ -79,9 +82,39 @@ def check_hooks(live: bool = True) -> list[str]:
     return problems
 
 
+def is_patched() -> bool:
+    """Whether this SGLang calls policies itself (``patches/``): then its scheduler is not hooked."""
+    return importlib.util.find_spec(_REGISTRY) is not None
+
+
+def check_patches() -> list[str]:
+    """What is wrong with a patched SGLang, in one clause each: a part of the patches is no base to stand on."""
+    from feather_sglang.sglang.native import FeatherPolicy
+
+    base = pkgutil.resolve_name(f"{_REGISTRY}:ExternalSchedulePolicy")
+    lacking = [name for name in vars(FeatherPolicy) if not name.startswith("_") and name not in (*vars(base), "of")]
+    if importlib.util.find_spec(_QUEUE) is None:
+        lacking.append("a queue that is observed")
+    if not lacking:
+        return []
+    return [f"it has only a part of the patches (`feather patch check`): no {', '.join(lacking)}"]
+
+
 def counts_held_rows() -> bool:
     """Whether this SGLang's count of free rows wants to be told of rows that admitted requests have (0.5.23)."""
     return "num_held_rows" in _parameters(_resolve(_ROWS))
+
+
+def is_in_place(hook: Hook) -> bool:
+    """Whether a call of the target comes to the hook: SGLang's wrappers keep it in their closure, and what they wrap in
+    ``__wrapped__``."""
+    function = _resolve(hook.target)
+    while function is not None:
+        for cell in getattr(function, "__closure__", None) or ():
+            if cell.cell_contents is hook.function:
+                return True
+        function = getattr(function, "__wrapped__", None)
+    return False
 
 
 def _resolve(target: str) -> Any:
@@ -92,14 +125,3 @@ def _resolve(target: str) -> Any:
 
 def _parameters(function: Any) -> list[str]:
     return list(inspect.signature(inspect.unwrap(function)).parameters)
-
-
-def _is_hooked(function: Any, hook: Callable[..., Any]) -> bool:
-    """Whether a call of ``function`` comes to ``hook``: SGLang's wrappers keep it in their closure, and what they wrap
-    in ``__wrapped__``."""
-    while function is not None:
-        for cell in getattr(function, "__closure__", None) or ():
-            if cell.cell_contents is hook:
-                return True
-        function = getattr(function, "__wrapped__", None)
-    return False

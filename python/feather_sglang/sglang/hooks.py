@@ -44,23 +44,34 @@ def scheduler_started(result: Any, scheduler: Any, *args: Any, **named: Any) -> 
 
 def admission_pass(original: Callable[..., Any], scheduler: Any, *args: Any, **named: Any) -> Any:
     """AROUND ``Scheduler._get_new_batch_prefill_raw``."""
-    adapter = _adapter_of(scheduler)
-    if adapter is None:
-        result = original(scheduler, *args, **named)
-        _before_launch(scheduler, result[0])
-        return result
-    adapter.open()
+    pass_begins(scheduler)
     batch = None
     try:
         result = original(scheduler, *args, **named)
         batch = result[0]
+        return result
     finally:
-        adapter.close(batch)
+        pass_ends(scheduler, batch)
+
+
+def pass_begins(scheduler: Any) -> None:
+    """A prefill batch may be formed."""
+    adapter = _adapter_of(scheduler)
+    if adapter is not None:
+        adapter.open()
+
+
+def pass_ends(scheduler: Any, batch: Any) -> None:
+    """It was formed, or not."""
+    adapter = Adapter.current
+    if adapter is None:
+        _before_launch(scheduler, batch)
+        return
+    adapter.close(batch)
     if batch is not None:
         _before_launch(scheduler, batch)
     if adapter.core is not None:
         adapter.ranks.compare(adapter.core.decisions)
-    return result
 
 
 def order_queue(
@@ -68,8 +79,20 @@ def order_queue(
 ) -> None:
     """AROUND ``SchedulePolicy.calc_priority``. Without a running batch (diffusion models) there is nothing to plan."""
     original(policy, waiting_queue, running_batch, *args, **named)
-    if Adapter.current is not None and running_batch is not None:
+    if running_batch is not None:
+        queue_ordered(waiting_queue, running_batch)
+
+
+def queue_ordered(waiting_queue: Any, running_batch: Any) -> None:
+    """A pass ordered its queue."""
+    if Adapter.current is not None:
         Adapter.current.order(waiting_queue, running_batch)
+
+
+def candidates(waiting_queue: Any) -> Any:
+    """What a patched SGLang offers its adder."""
+    adapter = Adapter.current
+    return waiting_queue if adapter is None or adapter.fallen is not None else adapter.candidates(waiting_queue)
 
 
 def adder_built(result: Any, adder: Any, *args: Any, **named: Any) -> None:
@@ -102,22 +125,36 @@ def step_ended(nothing: None, scheduler: Any, batch: Any, result: Any, *args: An
 
 def leader_sends(result: Any, scheduler: Any, *args: Any, **named: Any) -> Any:
     """AFTER ``Scheduler._poll_timeout_aborts``, which only the leader calls: what it sends with the requests."""
-    if "feather" not in scheduler.__dict__:
-        return None
-    tick = scheduler.feather_ticks.due(scheduler._engine_paused)
+    tick = leader_message(scheduler)
     return None if tick is None else [*result, tick]
+
+
+def leader_message(scheduler: Any) -> Tick | None:
+    """What the leader has to say in this turn of its loop."""
+    tick: Tick | None = None
+    if "feather" in scheduler.__dict__:
+        tick = scheduler.feather_ticks.due(scheduler._engine_paused)
+    return tick
 
 
 def requests_came(original: Callable[..., Any], scheduler: Any, recv_reqs: Any, *args: Any, **named: Any) -> Any:
     """AROUND ``Scheduler.process_input_requests``: what the leader sent is taken up before the requests that it came
     with. The list itself stays whole: a pipeline stage hands it on."""
     if recv_reqs and (ticks := [message for message in recv_reqs if type(message) is Tick]):
-        if "feather" not in scheduler.__dict__:
-            raise strayed()
-        for tick in ticks:
-            scheduler.feather_ticks.take(tick)
+        leader_says(scheduler, ticks)
         recv_reqs = [message for message in recv_reqs if type(message) is not Tick]
     return original(scheduler, recv_reqs, *args, **named)
+
+
+def leader_says(scheduler: Any, ticks: list[Tick]) -> None:
+    """Take up what the leader said.
+
+    :raises DisagreementError: if this rank decided, or decides, otherwise.
+    """
+    if "feather" not in scheduler.__dict__:
+        raise strayed()
+    for tick in ticks:
+        scheduler.feather_ticks.take(tick)
 
 
 def split_received(original: Callable[..., Any], receiver: Any, *args: Any, **named: Any) -> Any:
@@ -150,12 +187,17 @@ def flushed(result: Any, scheduler: Any, *args: Any, **named: Any) -> None:
 
 def internal_state(result: Any, scheduler: Any, *args: Any, **named: Any) -> None:
     """AFTER ``Scheduler.get_internal_state``."""
+    extend_state(result.internal_state, scheduler)
+
+
+def extend_state(internal_state: dict[str, Any], scheduler: Any) -> None:
+    """Add what this scheduler says of itself."""
     state = start.state_of(scheduler)
     if state is not None:
-        result.internal_state["feather"] = state
+        internal_state["feather"] = state
     attention = register.state_of(scheduler)
     if attention is not None:
-        result.internal_state["feather_attention"] = attention
+        internal_state["feather_attention"] = attention
 
 
 def metrics_logged(result: Any, collector: Any, *args: Any, **named: Any) -> None:

@@ -11,9 +11,11 @@ import os
 import sys
 
 from feather_sglang.sglang import phases
-from feather_sglang.sglang.compat import Hook
+from feather_sglang.sglang.compat import Hook, is_patched
+from feather_sglang.sglang.options import POLICY
 
 SCHEDULER = "sglang.srt.managers.scheduler"
+RUN_BATCH = f"{SCHEDULER}.Scheduler.run_batch"
 _POLICY = "sglang.srt.managers.schedule_policy"
 _METRICS = "sglang.srt.observability.metrics_collector"
 _ARGS = "sglang.srt.server_args.ServerArgs"
@@ -27,12 +29,16 @@ def argument_hooks() -> list[Hook]:
         Hook(f"{_ARGS}.add_cli_args", "after", arguments.add_flags),
         Hook(f"{_ARGS}.from_cli_args", "after", arguments.keep_flags),
         Hook(f"{_ARGS}.check_server_args", "after", arguments.check),
-        Hook(
-            "sglang.srt.utils.server_args_config_parser.ConfigArgumentMerger.merge_config_with_args",
-            "around",
-            arguments.read_config,
-        ),
+        read_config_hook(),
     ]
+
+
+def read_config_hook() -> Hook:
+    """Bad YAML as one line: patches leave that alone."""
+    from feather_sglang.sglang import arguments
+
+    merge = "sglang.srt.utils.server_args_config_parser.ConfigArgumentMerger.merge_config_with_args"
+    return Hook(merge, "around", arguments.read_config)
 
 
 def scheduler_hooks() -> list[Hook]:
@@ -49,7 +55,7 @@ def scheduler_hooks() -> list[Hook]:
         Hook(f"{scheduler}.__init__", "after", hooks.scheduler_started, ("server_args",)),
         Hook(f"{scheduler}._get_new_batch_prefill_raw", "around", hooks.admission_pass, ("running_batch",)),
         Hook(f"{scheduler}.update_running_batch", "before", hooks.before_decode, ("batch",)),
-        Hook(f"{scheduler}.run_batch", "around", hooks.run_batch, ("batch",)),
+        Hook(RUN_BATCH, "around", hooks.run_batch, ("batch",)),
         Hook(f"{scheduler}.process_batch_result", "after", hooks.step_ended, ("batch", "result")),
         Hook(f"{scheduler}._poll_timeout_aborts", "after", hooks.leader_sends),
         Hook(f"{scheduler}.process_input_requests", "around", hooks.requests_came, ("recv_reqs",)),
@@ -97,6 +103,16 @@ def phase_hooks() -> list[Hook]:
     ]
 
 
+def register_by_name() -> None:
+    """Make the policy a choice of a patched SGLang, unless it is one already."""
+    from sglang.srt.managers import schedule_policy_registry as registry
+
+    from feather_sglang.sglang.native import policy_class
+
+    if policy_class not in registry.registered_schedule_policies():
+        registry.register_schedule_policy(POLICY, policy_class)
+
+
 def register() -> None:
     """Register the attention backend, and the hooks of this process; SGLang applies those when plugins are loaded."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -104,10 +120,15 @@ def register() -> None:
     from feather_sglang.sglang.attention.register import add_backend, add_choice
 
     add_choice()
-    hooks = argument_hooks()
+    patched = is_patched()
+    if patched:
+        register_by_name()
+    hooks = [read_config_hook()] if patched else argument_hooks()
     if SCHEDULER in sys.modules:
         add_backend()
-        hooks += scheduler_hooks() + attention_hooks()
+        hooks += attention_hooks()
+        # The patches know nothing of attention backends.
+        hooks += [hook for hook in scheduler_hooks() if not patched or hook.target == RUN_BATCH]
         if os.environ.get(phases.VARIABLE):
             hooks += phase_hooks()
     for hook in hooks:

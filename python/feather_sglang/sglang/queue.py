@@ -115,9 +115,18 @@ class Replaced:
         scheduler.__dict__["waiting_queue"] = adapter.adopt(requests) if adapter is not None else requests
 
 
-def install(scheduler_class: type) -> None:
-    """Put ``waiting_queue`` of the class behind ``Replaced``.
+def follow(scheduler: Any, adapter: Any) -> None:
+    """Have an adapter hear of every change of a scheduler's queue, beginning with what is in it.
 
-    A scheduler without an active adapter keeps its plain list.
+    A patched SGLang tells an observer; otherwise the class gets ``Replaced``, and a scheduler without an active adapter
+    keeps its plain list.
     """
-    scheduler_class.waiting_queue = Replaced()  # type: ignore[attr-defined]
+    queue = scheduler.waiting_queue
+    if hasattr(queue, "observer"):
+        queue.observer = adapter
+        adapter.compare(queue[:])
+        return
+    # SGLang's own class, so that schedulers derived from it have it too.
+    owner = next(c for c in reversed(type(scheduler).__mro__) if c.__name__ == "Scheduler")
+    owner.waiting_queue = Replaced()  # type: ignore[attr-defined]
+    scheduler.waiting_queue = list(queue)

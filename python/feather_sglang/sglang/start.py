@@ -8,10 +8,10 @@ from typing import Any
 
 from feather_sglang import __version__
 from feather_sglang.core.settings import Settings
-from feather_sglang.sglang import observe, queue
+from feather_sglang.sglang import compat, observe, queue
 from feather_sglang.sglang.adapter import Adapter
 from feather_sglang.sglang.arguments import hash_key_of, mismatch_message, options_of, resolved_of
-from feather_sglang.sglang.compat import check_hooks, check_version, counts_held_rows
+from feather_sglang.sglang.compat import check_hooks, check_patches, check_version, counts_held_rows
 from feather_sglang.sglang.options import DISABLE, POLICY, is_disabled, settings_of
 from feather_sglang.sglang.ranks import Ranks
 from feather_sglang.sglang.ticks import Ticks
@@ -30,7 +30,7 @@ def refuse_or_stand_back(server_args: Any) -> str | None:
     """
     if is_disabled(os.environ):
         return f"{DISABLE} is set"
-    problems = check_version() + check_hooks()
+    problems = check_version() + (check_patches() if compat.is_patched() else check_hooks())
     if not problems:
         return None
     if options_of(server_args).on_mismatch == "refuse":
@@ -83,10 +83,13 @@ def attach(scheduler: Any, settings: Settings, *, max_wait: float | None = None,
         row_order=row_order,
         ranks=Ranks.of(scheduler),
     )
-    queue.install(_owner_of_queue(type(scheduler)))
     scheduler.feather = adapter
     scheduler.feather_ticks = Ticks(adapter, max_wait)
-    scheduler.waiting_queue = list(scheduler.waiting_queue)
+    queue.follow(scheduler, adapter)
+    if compat.is_patched():
+        from feather_sglang.sglang.native import FeatherPolicy
+
+        scheduler.policy.external = FeatherPolicy.of(scheduler)
     return adapter
 
 
@@ -144,8 +147,3 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
         "ticks": scheduler.feather_ticks.seen,
         "failures": adapter.failures,
     }
-
-
-def _owner_of_queue(scheduler_class: type) -> type:
-    """The class to hold the property: SGLang's own, so that schedulers derived from it have it too."""
-    return next(c for c in reversed(scheduler_class.__mro__) if c.__name__ == "Scheduler")
