@@ -16,6 +16,15 @@ from feather_sglang.cli import main, server
         (["serve", "--arms", "fcfs,fcfs"], "name each arm once"),
         (["serve", "--json", "/none/such/demo.json"], "there is no folder /none/such"),
         (["serve", "--model-path", "/none/such"], "/none/such does not exist: expected a folder"),
+        (["serve", "--arms", "feather@"], "there is no arm 'feather@'"),
+        (["serve", "--arms", "policies,lpm"], "name each arm once"),
+        (["serve", "--families", "8,x"], "--families: invalid list of whole numbers value: '8,x'"),
+        (["serve", "--rate", "0"], "--rate 0: give more than 0"),
+        (["serve", "--rate", "1", "--concurrency", "8"], "--rate and --concurrency: give one of them"),
+        (["serve", "--interleaved"], "--interleaved goes with --data PATH"),
+        (["serve", "--data", "/none/such"], "--data /none/such does not exist: expected a Mooncake trace"),
+        (["serve", "--base-url", "http://127.0.0.1:1"], "no server answers at http://127.0.0.1:1"),
+        (["serve", "--base-url", "http://127.0.0.1:1", "--tp", "2"], "--tp is an option of servers that are started"),
     ],
 )
 def test_one_line(

@@ -49,10 +49,12 @@ def test_interrupted(tmp_path: Path) -> None:
         process.kill()
     said = (tmp_path / "log").read_text()
     assert "The capital of France is Paris." in said
-    assert "interrupted; no server is left" in said
+    assert "interrupted at fcfs; no server of ours is left" in said
     assert "4 / 0 / " in said
     assert "<svg" in picture.read_text()
-    arms = json.loads(result.read_text())["arms"]
+    report = json.loads(result.read_text())
+    assert (report["complete"], report["stopped"]) == (False, "interrupted at fcfs; no server of ours is left")
+    arms = report["arms"]
     assert list(arms) == ["feather"]
     feather = arms["feather"]
     assert feather["cached_tokens"] >= 0.99 * feather["cacheable_tokens"] > 0

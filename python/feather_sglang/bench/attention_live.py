@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from feather_sglang.bench import client
-from feather_sglang.bench.measure import cpu_seconds, running, state
-from feather_sglang.bench.workload import Workload
+from feather_sglang.bench.measure import running
+from feather_sglang.bench.target import Target
+from feather_sglang.bench.workloads import Request, Workload
 from feather_sglang.cli.model import cache_folder
 from feather_sglang.sglang.phases import VARIABLE
 
@@ -44,9 +45,10 @@ def measure(
         size = ["--max-running-requests", str(ROWS), "--max-total-tokens", str(pool), "--dtype", "float32"]
         print(f"{arm}: starting a server ...", flush=True)
         with _server([*server_args, *args, *size], arm) as server:
-            client.send(server.url, Workload("warm", prefixes, 1), lambda new, first: None)
-            runs = [_run(server, _requests(draw, prefixes, each)) for _ in range(times)]
-            attention = state(server.url)["internal_states"][0].get("feather_attention")
+            target = Target(server.url, server.pid)
+            client.send(target.url, Workload("warm", [Request(prefix, 1) for prefix in prefixes]))
+            runs = [_run(target, _requests(draw, prefixes, each)) for _ in range(times)]
+            attention = target.info()["internal_states"][0].get("feather_attention")
         row = {"arm": arm, "requests": families * each, "repeats": times, "attention": attention, "runs": runs}
         row |= {key: statistics.median(run[key] for run in runs) for key in ("decode", "whole")}
         rows.append(row)
@@ -70,14 +72,14 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def _requests(draw: random.Random, prefixes: list[list[int]], each: int) -> Workload:
     own = [[draw.randrange(100, 40_000) for _ in range(OWN)] for _ in range(each * len(prefixes))]
-    prompts = [prefixes[i % len(prefixes)] + tokens for i, tokens in enumerate(own)]
-    return Workload(f"{len(prefixes)} warm families", prompts, NEW)
+    requests = [Request(prefixes[i % len(prefixes)] + tokens, NEW) for i, tokens in enumerate(own)]
+    return Workload(f"{len(prefixes)} warm families", requests)
 
 
-def _run(server: Any, workload: Workload) -> dict[str, float]:
-    before, cpu = _phases(server.url), cpu_seconds(server.pid)
-    replies, seconds = client.send(server.url, workload, lambda new, first: None)
-    after, cpu = _phases(server.url), cpu_seconds(server.pid) - cpu
+def _run(target: Target, workload: Workload) -> dict[str, float]:
+    before, cpu = _phases(target), target.cpu_seconds() or 0.0
+    replies, seconds = client.send(target.url, workload)
+    after, cpu = _phases(target), (target.cpu_seconds() or 0.0) - cpu
     decode = {key: after["decode"][key] - before["decode"][key] for key in after["decode"]}
     return {
         "decode": decode["rows"] / decode["cpu_s"],
@@ -89,15 +91,14 @@ def _run(server: Any, workload: Workload) -> dict[str, float]:
     }
 
 
-def _phases(url: str) -> dict[str, dict[str, float]]:
-    phases: dict[str, dict[str, float]] = state(url)["internal_states"][0]["feather_phases"]
+def _phases(target: Target) -> dict[str, dict[str, float]]:
+    phases: dict[str, dict[str, float]] = target.info()["internal_states"][0]["feather_phases"]
     return phases
 
 
 @contextmanager
 def _server(args: list[str], arm: str) -> Iterator[Any]:
     log = cache_folder() / "bench" / f"{arm.replace(', ', '-')}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
     with running(
         [*args, "--skip-server-warmup", "--sleep-on-idle"], log, {VARIABLE: "1", "OMP_NUM_THREADS": "1"}
     ) as server:

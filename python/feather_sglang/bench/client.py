@@ -1,20 +1,25 @@
-"""The client: sends a workload to SGLang's ``/generate``, streaming, and takes the times.
+"""The client: ``sglang.bench_serving`` (``sglang.benchmark.serving``), in this process, with requests of ours.
 
-Times are defined as in ``sglang.bench_serving``, whose request function says nothing before a request has ended; here
-every token moves the progress bar.
+Its command line is called as anybody would call it; a data set of ours stands in for its ``custom`` one, which would
+shuffle the prompts and encode them again. Times are those of its request function, which is wrapped for two things that
+it has not: arrivals at given times (it keeps them for Mooncake's own format only), and word of each request as it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
+import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+import urllib.request
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import aiohttp
-
-from feather_sglang.bench.workload import Workload
+from feather_sglang.bench.workloads import Workload
 
 
 class RequestFailed(Exception):
@@ -32,6 +37,8 @@ class Reply(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     """Prompt tokens that the server took from its cache."""
+    sent: float = 0.0
+    """Seconds since the first request of the run was sent."""
 
     @property
     def tpot(self) -> float:
@@ -39,57 +46,140 @@ class Reply(NamedTuple):
         return (self.latency - self.ttft) / max(self.output_tokens - 1, 1)
 
 
-def send(url: str, workload: Workload, told: Callable[[int, bool], Any]) -> tuple[list[Reply], float]:
-    """Send all requests at once; the replies in their order, and the seconds until the last had ended.
+def load() -> Any:
+    """SGLang's client; importing it takes some ten seconds of CPU time, once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of kernels that this machine has not
+        from sglang.benchmark import serving
+    return serving
 
-    :param told: called with the number of new tokens, and whether the first of a request is among them.
+
+def send(
+    url: str,
+    workload: Workload,
+    ended: Callable[[Reply], Any] = lambda reply: None,
+    *,
+    tokenizer: str | None = None,
+    api_key: str | None = None,
+) -> tuple[list[Reply], float]:
+    """Send a workload; the replies in its order, and the seconds from the first request sent to the last token.
+
+    :param ended: is told each reply as it is there.
+    :param tokenizer: folder or id; None: as the server names it.
     :raises RequestFailed: if any request fails.
     """
-    return asyncio.run(_send(url, workload, told))
+    serving, backend = load(), "sglang"
+    tokenizer = tokenizer or _tokenizer_of(url, api_key)
+    run = _Run(workload, serving.ASYNC_REQUEST_FUNCS[backend], ended)
+    argv = ["bench_serving", "--backend", backend, "--base-url", url, "--model", tokenizer, "--tokenizer", tokenizer]
+    argv += ["--dataset-name", "custom", "--num-prompts", str(len(workload.requests)), "--cache-report"]
+    argv += ["--warmup-requests", "0", "--ready-check-timeout-sec", "0", "--disable-tqdm", "--output-file", os.devnull]
+    if workload.concurrency is not None:
+        argv += ["--max-concurrency", str(workload.concurrency)]
+    said = io.StringIO()
+    try:
+        with _replaced(serving, backend, run, argv, api_key), contextlib.redirect_stdout(said):
+            serving.cli_main()
+    except RequestFailed:
+        raise
+    except SystemExit:
+        raise RequestFailed(f"sglang.bench_serving ended: {' '.join(said.getvalue().splitlines()[-2:])}") from None
+    except OSError as error:  # of requests or aiohttp
+        raise RequestFailed(f"the connection broke off ({error})") from None
+    replies = [run.replies[number] for number in range(len(workload.requests))]
+    return replies, max(reply.sent + reply.latency for reply in replies)
 
 
-async def _send(url: str, workload: Workload, told: Callable[[int, bool], Any]) -> tuple[list[Reply], float]:
-    async with aiohttp.ClientSession(
-        url,
-        connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(total=None),
-        read_bufsize=2**20,  # a line holds all text so far
-    ) as session:
-        began = time.perf_counter()
-        try:
-            replies = await asyncio.gather(
-                *(_generate(session, prompt, workload.output_tokens, told) for prompt in workload.prompts)
+class _Run:
+    """One run: what it sends, and what came back so far.
+
+    :param original: SGLang's function for one request.
+    """
+
+    def __init__(self, workload: Workload, original: Callable[..., Any], ended: Callable[[Reply], Any]) -> None:
+        self.replies: dict[int, Reply] = {}
+        self._workload = workload
+        self._original = original
+        self._ended = ended
+        self._began: float | None = None
+
+    def load(self, tokenizer: Any, model_id: Any = None) -> list[Any]:
+        """The rows, as a data set of ``bench_serving`` gives them."""
+        from sglang.benchmark.datasets import DatasetRow
+
+        return [
+            DatasetRow(
+                prompt=list(request.prompt),
+                prompt_len=len(request.prompt),
+                output_len=request.output_tokens,
+                extra_request_body={
+                    "rid": f"bench-{number}",
+                    # The header that SGLang's client would send is read by the OpenAI endpoints only.
+                    "routing_key": request.family or None,
+                    # Special tokens are text here: a first token without any would not be seen.
+                    "sampling_params": {
+                        "temperature": 0,
+                        "max_new_tokens": request.output_tokens,
+                        "ignore_eos": True,
+                        "skip_special_tokens": False,
+                    },
+                },
             )
-        except aiohttp.ClientError as error:
-            raise RequestFailed(f"the connection broke off ({error})") from None
-        return replies, time.perf_counter() - began
+            for number, request in enumerate(self._workload.requests)
+        ]
+
+    async def request(self, request_func_input: Any, pbar: Any = None) -> Any:
+        """In place of SGLang's function for one request."""
+        if self._began is None:
+            self._began = time.perf_counter()
+        number = int(request_func_input.extra_request_body["rid"].removeprefix("bench-"))
+        request = self._workload.requests[number]
+        if request.arrival > (passed := time.perf_counter() - self._began):
+            await asyncio.sleep(request.arrival - passed)
+        sent = time.perf_counter() - self._began
+        output = await self._original(request_func_input=request_func_input, pbar=pbar)
+        if not output.success:
+            reason = (output.error.strip().splitlines() or ["no reason given"])[-1]
+            raise RequestFailed(f"a request failed: {reason[:300]}")
+        if output.output_len != request.output_tokens:
+            raise RequestFailed(f"a request ended after {output.output_len} of {request.output_tokens} tokens")
+        reply = Reply(
+            ttft=output.ttft or output.latency,  # no token of it was text
+            latency=output.latency,
+            output_tokens=output.output_len,
+            prompt_tokens=len(request.prompt),
+            cached_tokens=output.cached_tokens,
+            sent=sent,
+        )
+        self.replies[number] = reply
+        self._ended(reply)
+        return output
 
 
-async def _generate(
-    session: aiohttp.ClientSession, prompt: Sequence[int], output_tokens: int, told: Callable[[int, bool], Any]
-) -> Reply:
-    request = {
-        "input_ids": prompt,
-        "stream": True,
-        "sampling_params": {"temperature": 0, "max_new_tokens": output_tokens, "ignore_eos": True},
-    }
-    began = time.perf_counter()
-    ttft = latency = 0.0
-    meta: dict[str, Any] = {"completion_tokens": 0}
-    async with session.post("/generate", json=request) as response:
-        if response.status != 200:
-            raise RequestFailed(f"the server answered {response.status}: {(await response.text())[:300]}")
-        async for line in response.content:
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line.removeprefix(b"data: "))
-            if "meta_info" not in event:
-                raise RequestFailed(f"the server answered {line.decode()[:300]}")
-            latency = time.perf_counter() - began
-            before, meta = meta["completion_tokens"], event["meta_info"]
-            if new := meta["completion_tokens"] - before:
-                ttft = ttft or latency
-                told(new, before == 0)
-    if meta["completion_tokens"] != output_tokens:
-        raise RequestFailed(f"a request ended after {meta['completion_tokens']} of {output_tokens} tokens")
-    return Reply(ttft, latency, meta["completion_tokens"], meta["prompt_tokens"], meta["cached_tokens"])
+@contextlib.contextmanager
+def _replaced(serving: Any, backend: str, run: _Run, argv: list[str], api_key: str | None) -> Iterator[None]:
+    """SGLang's client with our data set, our word of each request, and this command line."""
+    from sglang.benchmark.datasets import DATASET_MAPPING
+
+    class Dataset:
+        @staticmethod
+        def from_args(args: Any) -> _Run:
+            return run
+
+    kept = sys.argv, DATASET_MAPPING["custom"], serving.ASYNC_REQUEST_FUNCS[backend], dict(os.environ)
+    sys.argv, DATASET_MAPPING["custom"], serving.ASYNC_REQUEST_FUNCS[backend] = argv, Dataset, run.request
+    if api_key:
+        os.environ["OPENAI_API_KEY"] = api_key
+    try:
+        yield
+    finally:
+        sys.argv, DATASET_MAPPING["custom"], serving.ASYNC_REQUEST_FUNCS[backend], environment = kept
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def _tokenizer_of(url: str, api_key: str | None) -> str:
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/model_info", headers=headers), timeout=60) as answer:
+        info = json.load(answer)
+    return str(info.get("tokenizer_path") or info["model_path"])

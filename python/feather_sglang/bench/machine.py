@@ -26,12 +26,17 @@ def machine() -> dict[str, Any]:
         accelerator = f"{torch.accelerator.device_count()} x {module.get_device_name()}"
     return {
         "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "accelerator": accelerator,
         "system": f"{platform.system()} {platform.machine()}",
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def cores() -> int:
+    """Those this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:

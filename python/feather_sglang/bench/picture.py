@@ -1,4 +1,4 @@
-"""The picture of a report: prefill tokens, forward steps and speed, one bar an arm."""
+"""The picture of a report: prompt tokens, forward steps and speed, one bar an arm."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from feather_sglang.bench.sweep_picture import sweep
 from feather_sglang.bench.table import reused
 from feather_sglang.cli.errors import UsageError
 
@@ -21,61 +24,24 @@ def require_matplotlib() -> None:
 
 
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str, note: str | None = None) -> None:
-    """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
+    """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats.
+
+    A sweep: lines over its workloads; else bars.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = list(report["rows"])
-    names = [row["arm"] for row in rows]
     with pyplot.rc_context({"font.size": 8, "axes.titlesize": 9, "svg.hashsalt": "feather", "axes.axisbelow": True}):
-        figure, (tokens, steps, last) = pyplot.subplots(
-            1, 3, figsize=(8, 1.75 + 0.36 * len(rows)), sharey=True, width_ratios=(1.5, 1, 1), layout="constrained"
-        )
-        _stack(
-            tokens,
-            names,
-            {
-                "from the cache": (_DONE, [row["cached_tokens"] / 1000 for row in rows]),
-                "computed though cacheable": (
-                    _LOST,
-                    [max(row["cacheable_tokens"] - row["cached_tokens"], 0) / 1000 for row in rows],
-                ),
-                "new": (
-                    _MORE,
-                    [
-                        (row["prompt_tokens"] - max(row["cacheable_tokens"], row["cached_tokens"])) / 1000
-                        for row in rows
-                    ],
-                ),
-            },
-            [f"{reused(row):.1%} of cacheable" for row in rows],
-        )
-        tokens.set_title("Prompt tokens (thousands)")
-        _stack(
-            steps,
-            names,
-            {
-                "prefill": (_DONE, [row["prefill_steps"] for row in rows]),
-                "decode": (_MORE, [row["decode_steps"] for row in rows]),
-            },
-            [str(row["steps"]) for row in rows],
-        )
-        steps.set_title("Forward steps")
-        if report["machine"]["accelerator"] is None:  # work is CPU time then, whatever else the machine does
-            speeds = [row["tok_per_cpu_s"] for row in rows]
-            _stack(last, names, {"output": (_DONE, speeds)}, [f"{speed:.1f}" for speed in speeds])
-            last.set_title("Tokens per CPU-second")
+        lines = subtitle.splitlines()
+        if "workloads" in report:
+            figure, common = sweep(report)
+            lines += [line for line in (common, note) if line]
         else:
-            means, tops = ([row["ttft_s"][which] for row in rows] for which in ("mean", "p99"))
-            rests = [top - mean for mean, top in zip(means, tops, strict=True)]
-            ends = [f"{mean:.2f} / {top:.2f}" for mean, top in zip(means, tops, strict=True)]
-            _stack(last, names, {"mean": (_DONE, means), "p99": (_MORE, rests)}, ends)
-            last.set_title("Time to first token (s)")
-        tokens.invert_yaxis()
-        figure.suptitle("\n".join(textwrap.fill(line, 130) for line in subtitle.splitlines()), fontsize=8)
-        if note:
+            figure = _bars(report)
+        figure.suptitle("\n".join(textwrap.fill(line, 130) for line in lines), fontsize=8)
+        if note and "workloads" not in report:
             figure.supxlabel(textwrap.fill(note, 140), fontsize=7, color="#555555")
         for path in paths:
             metadata = {"Date": None} if path.suffix == ".svg" else None  # the same numbers, the same file
@@ -83,14 +49,84 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str, note: s
         pyplot.close(figure)
 
 
+def _bars(report: Mapping[str, Any]) -> Any:
+    from matplotlib import pyplot
+
+    rows = list(report["medians"].values())
+    names = [row["arm"] for row in rows]
+    counted = all(row["steps"] is not None for row in rows)
+    figure, (tokens, steps, last) = pyplot.subplots(
+        1, 3, figsize=(8, 1.75 + 0.36 * len(rows)), sharey=True, width_ratios=(1.5, 1, 1), layout="constrained"
+    )
+    parts = [_prompt_tokens(row) for row in rows]
+    colours = {"from the cache": _DONE, "computed though cacheable": _LOST, "new": _MORE}
+    _stack(
+        tokens,
+        names,
+        {label: (colour, [part[label] for part in parts]) for label, colour in colours.items()},
+        [f"{reused(row):.1%} of cacheable" for row in rows],
+    )
+    tokens.set_title("Prompt tokens (thousands)")
+    if counted:
+        _stack(
+            steps,
+            names,
+            {
+                "prefill": (_DONE, [row["prefill_steps"] for row in rows]),
+                "decode": (_MORE, [row["decode_steps"] for row in rows]),
+            },
+            [f"{row['steps']:.0f}" for row in rows],
+        )
+        steps.set_title("Forward steps")
+    else:
+        speeds = [row["throughput_tok_s"] for row in rows]
+        _stack(steps, names, {"output": (_DONE, speeds)}, [f"{speed:.1f}" for speed in speeds])
+        steps.set_title("Tokens per second")
+    per_cpu = [row["tok_per_cpu_s"] for row in rows]
+    if report["machine"]["accelerator"] is None and None not in per_cpu:  # work is CPU time, whatever else happens
+        least, most = zip(*(report["spread"][name]["tok_per_cpu_s"] for name in names), strict=True)
+        _stack(last, names, {"output": (_DONE, per_cpu)}, [f"{speed:.1f}" for speed in per_cpu], reach=most)
+        last.set_title("Tokens per CPU-second")
+        if least != most:
+            errors = np.abs(np.array([least, most]) - np.array(per_cpu))
+            last.errorbar(per_cpu, names, xerr=errors, fmt="none", ecolor="#222222", elinewidth=1, capsize=2)
+    else:
+        means, tops = ([row["ttft_s"][which] for row in rows] for which in ("mean", "p99"))
+        rests = [top - mean for mean, top in zip(means, tops, strict=True)]
+        ends = [f"{mean:.2f} / {top:.2f}" for mean, top in zip(means, tops, strict=True)]
+        _stack(last, names, {"mean": (_DONE, means), "p99": (_MORE, rests)}, ends)
+        last.set_title("Time to first token (s)")
+    tokens.invert_yaxis()
+    return figure
+
+
+def _prompt_tokens(row: Mapping[str, Any]) -> dict[str, float]:
+    """In thousands."""
+    cached, cacheable = row["cached_tokens"], row["cacheable_tokens"]
+    parts = {
+        "from the cache": cached,
+        "computed though cacheable": max(cacheable - cached, 0),
+        "new": row["prompt_tokens"] - max(cacheable, cached),
+    }
+    return {label: tokens / 1000 for label, tokens in parts.items()}
+
+
 def _stack(
-    axes: Any, names: Sequence[str], parts: Mapping[str, tuple[str, Sequence[float]]], ends: Sequence[str]
+    axes: Any,
+    names: Sequence[str],
+    parts: Mapping[str, tuple[str, Sequence[float]]],
+    ends: Sequence[str],
+    reach: Sequence[float] = (),
 ) -> None:
-    """Horizontal bars of ``parts`` (label: colour and widths), with ``ends`` written behind them."""
+    """Horizontal bars of ``parts`` (label: colour and widths), with ``ends`` written behind them.
+
+    :param reach: where something else ends that is drawn over a bar, if it is longer.
+    """
     left = [0.0] * len(names)
     for label, (colour, widths) in parts.items():
         axes.barh(names, widths, left=left, color=colour, label=label, height=0.62)
         left = [start + width for start, width in zip(left, widths, strict=True)]
+    left = list(map(max, left, reach)) if reach else left
     longest = max(left)
     for name, end, text in zip(names, left, ends, strict=True):
         axes.text(end + longest * 0.02, name, text, va="center", fontsize=7)

@@ -53,10 +53,14 @@ class Arguments:
             device=value("device"),
         )
 
-    def check(self) -> None:
-        """:raises UsageError: if the model folder is none, or the port cannot be listened on."""
+    def check_model(self) -> None:
+        """:raises UsageError: if the model folder is none."""
         if self.model_path is not None:
             _check_model(self.model_path)
+
+    def check(self) -> None:
+        """:raises UsageError: if the model folder is none, or the port cannot be listened on."""
+        self.check_model()
         try:
             free = is_free(self.host, self.port)
         except OSError as error:

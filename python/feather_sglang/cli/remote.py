@@ -19,14 +19,16 @@ class Remote:
     """A server under ``url``.
 
     :param api_key: SGLang's ``--api-key`` or ``--admin-api-key``, if it wants one.
+    :param option: what the user names it by, for messages.
     """
 
-    def __init__(self, url: str, api_key: str | None = None, timeout: float = 10.0) -> None:
+    def __init__(self, url: str, api_key: str | None = None, timeout: float = 10.0, option: str = "--url") -> None:
         self.url = url.rstrip("/")
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._timeout = timeout
+        self._option = option
 
     def server_info(self) -> dict[str, Any]:
         """The answer of ``/server_info``.
@@ -35,7 +37,7 @@ class Remote:
         """
         info = self._ask("/server_info")
         if not isinstance(info, dict) or not isinstance(info.get("internal_states"), list):
-            raise UsageError(f"{self.url} does not answer like SGLang; give the --url of its server")
+            raise UsageError(f"{self.url} does not answer like SGLang; give the {self._option} of its server")
         return info
 
     def states(self) -> list[dict[str, Any]]:
@@ -62,7 +64,9 @@ class Remote:
             raise UsageError(f"{self.url}{path} answers {error.code} {error.reason}; is it SGLang's server?") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            raise UsageError(f"no server answers at {self.url} ({reason}); give its address with --url") from None
+            raise UsageError(
+                f"no server answers at {self.url} ({reason}); give its address with {self._option}"
+            ) from None
 
 
 def policy_states(info: dict[str, Any], url: str) -> list[dict[str, Any]]:

@@ -90,6 +90,13 @@ FLAGS: tuple[Flag, ...] = (
         "With --feather-order missing: tokens that one scheduled token of age is worth.",
     ),
     Flag(
+        "barrier",
+        _one_of("on", "off"),
+        "{on,off}",
+        "on",
+        "If requests wait for a prefix that is being computed; off only to measure what that brings.",
+    ),
+    Flag(
         "barrier_min",
         int,
         "TOKENS",
@@ -159,6 +166,7 @@ class Options:
     gate: str
     chunk_size: int | None
     aging: float
+    barrier: str
     barrier_min: int
     max_wait: float
     log: Path | None
@@ -240,6 +248,7 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
             gate=options.gate,
             chunk_size=chunk_size,
             page_size=page_size,
+            barrier=options.barrier == "on",
             barrier_min=options.barrier_min,
             max_wait_tokens=int(options.max_wait * TOKENS_PER_SECOND),
             kv_capacity=kv_capacity,

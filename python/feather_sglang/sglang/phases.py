@@ -1,4 +1,5 @@
-"""CPU seconds of forward passes, prefill and decode apart, for benches on the CPU: with any policy and any attention.
+"""What benches measure inside a server, with any policy and any attention: CPU seconds of forward passes, prefill and
+decode apart, and the time that SGLang takes to order its queue.
 
 ``FEATHER_PHASES=1`` in a server's environment counts them; without it, nothing is hooked.
 """
@@ -27,9 +28,19 @@ def run_batch(original: Callable[..., Any], scheduler: Any, *args: Any, **named:
         count["cpu_s"] += time.process_time() - began
 
 
+def order_queue(original: Callable[..., Any], policy: Any, *args: Any, **named: Any) -> Any:
+    """AROUND ``SchedulePolicy.calc_priority``."""
+    began = time.perf_counter()
+    try:
+        return original(policy, *args, **named)
+    finally:
+        policy.feather_order_seconds = policy.__dict__.get("feather_order_seconds", 0.0) + time.perf_counter() - began
+
+
 def internal_state(result: Any, scheduler: Any, *args: Any, **named: Any) -> None:
-    """AFTER ``Scheduler.get_internal_state``: ``internal_states[i]["feather_phases"]``."""
+    """AFTER ``Scheduler.get_internal_state``: ``feather_phases`` and ``feather_order_seconds`` of the state."""
     result.internal_state["feather_phases"] = _counts(scheduler)
+    result.internal_state["feather_order_seconds"] = scheduler.policy.__dict__.get("feather_order_seconds", 0.0)
 
 
 def _counts(scheduler: Any) -> dict[str, dict[str, float]]:

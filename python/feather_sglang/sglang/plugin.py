@@ -95,11 +95,12 @@ def attention_hooks() -> list[Hook]:
 
 
 def phase_hooks() -> list[Hook]:
-    """The hooks of a bench that tells prefill and decode apart."""
+    """The hooks of a bench that tells prefill, decode and the policy apart."""
     scheduler = f"{SCHEDULER}.Scheduler"
     return [
         Hook(f"{scheduler}.run_batch", "around", phases.run_batch, ("batch",)),
         Hook(f"{scheduler}.get_internal_state", "after", phases.internal_state, ("recv_req",)),
+        Hook(f"{_POLICY}.SchedulePolicy.calc_priority", "around", phases.order_queue, ("waiting_queue",)),
     ]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from feather_sglang.bench import data
-from feather_sglang.bench.workload import few_shot
+from feather_sglang.bench.workloads import files, gsm8k
+from feather_sglang.bench.workloads.gsm8k import few_shot
 from feather_sglang.cli.errors import UsageError
+from tests.bench.tokenizer import Bytes
 
 SHA256 = {
     "train_head.jsonl": "33677560147f2b684ead8a7199d0c6041b21e59ae8c61b97bc294962a03cbab0",
@@ -19,40 +20,36 @@ SHA256 = {
 }
 
 
-def bytes_of(text: str) -> list[int]:
-    return list(text.encode())
-
-
 @pytest.mark.parametrize("name", SHA256)
 def test_the_files_are_those_of_the_source(name: str) -> None:
-    assert hashlib.sha256((data.FOLDER / "gsm8k" / name).read_bytes()).hexdigest() == SHA256[name]
+    assert hashlib.sha256((files.FOLDER / "gsm8k" / name).read_bytes()).hexdigest() == SHA256[name]
 
 
 def test_gsm8k_is_whole() -> None:
-    assert len(data.gsm8k("train_head")) == 64
-    assert len(data.gsm8k("test")) == 1319
-    for example in data.gsm8k("train_head") + data.gsm8k("test"):
+    assert len(gsm8k.gsm8k("train_head")) == 64
+    assert len(gsm8k.gsm8k("test")) == 1319
+    for example in gsm8k.gsm8k("train_head") + gsm8k.gsm8k("test"):
         assert re.fullmatch(r"-?[\d,.]+", example.short), example
         assert example.worked.endswith(f"#### {example.short}")
 
 
 def test_no_data() -> None:
     with pytest.raises(UsageError, match=r"cannot be read .*: run this from a clone"):
-        data.gsm8k("none")
+        gsm8k.gsm8k("none")
 
 
 def test_a_damaged_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "FOLDER", tmp_path)
+    monkeypatch.setattr(files, "FOLDER", tmp_path)
     (tmp_path / "gsm8k").mkdir()
     for damage in ('{"question": "why?"', '{"question": "why?"}', "[]", '"why?"'):
         (tmp_path / "gsm8k" / "test.jsonl").write_text('{"question": "q", "answer": "a #### 1"}\n' + damage + "\n")
-        with pytest.raises(UsageError, match=r"test\.jsonl, line 2 is damaged"):
-            data.gsm8k("test")
+        with pytest.raises(UsageError, match=r"test\.jsonl, line 2 (is damaged|holds a)"):
+            gsm8k.gsm8k("test")
 
 
 @pytest.mark.parametrize("worked", [False, True])
 def test_families_share_their_examples_and_nothing_comes_twice(worked: bool) -> None:
-    workload = few_shot(bytes_of, families=8, per_family=8, shots=8, worked=worked, output_tokens=4)
+    workload = few_shot(Bytes(), families=8, per_family=8, shots=8, worked=worked, output_tokens=4)
     texts = [bytes(prompt).decode() for prompt in workload.prompts]
     prefixes = [text.rpartition("Question: ")[0] for text in texts]
     assert len(texts) == 64
@@ -71,10 +68,10 @@ def test_families_share_their_examples_and_nothing_comes_twice(worked: bool) -> 
     [
         ({"families": 9}, "need 72 examples and there are 64"),
         ({"per_family": 200}, "need 1600 questions and there are 1319"),
-        ({"shots": 0}, "must be 1 or more"),
+        ({"shots": 0}, "--shots 0: give 1 or more"),
     ],
 )
 def test_sizes_that_cannot_be(sizes: dict[str, int], complaint: str) -> None:
     sizes = {"families": 8, "per_family": 8, "shots": 8, "output_tokens": 8} | sizes
     with pytest.raises(UsageError, match=complaint):
-        few_shot(bytes_of, worked=False, **sizes)
+        few_shot(Bytes(), worked=False, **sizes)
