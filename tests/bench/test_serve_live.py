@@ -97,5 +97,5 @@ def test_a_request_that_the_server_refuses_is_one_line(bench: Any, capsys: pytes
     status, report = bench(*GENERATED, "--prefix", "30000")
     said = capsys.readouterr().err
     assert (status, report) == (1, None)
-    assert "feather: error: feather-missing: a request failed: " in said
+    assert "feather: error: feather-missing: a request of 30,064 tokens ended after" in said
     assert "Traceback" not in said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -92,21 +91,19 @@ def test_orders_and_gates_are_all_there_and_a_running_server_is_named_alike() ->
     assert arms.baseline_of("feather@torch_native") == "fcfs@torch_native"
 
 
-def _reply(sent: float, ttft: float, latency: float, **given: Any) -> Reply:
-    return Reply(
-        ttft=ttft, latency=latency, prompt_tokens=0, cached_tokens=0, sent=sent, **({"output_tokens": 0} | given)
-    )
+def _reply(first: float, *gaps: float) -> Reply:
+    return Reply(first, first + sum(gaps), len(gaps) + 1, prompt_tokens=0, cached_tokens=0, gaps=gaps)
 
 
 def test_the_kv_that_is_distinct() -> None:
     prompts = [[1, 2, 3, 4], [9, 9], [1, 2, 7], [1, 2, 3, 4, 5]]
-    # From 1 to 3 the first and third decode, sharing two tokens; from 3 to 4 only the last.
-    replies = [_reply(0, 1, 3), _reply(0, 0, 0), _reply(1, 0, 2), _reply(0, 3, 4)]
-    kv = running_kv(prompts, replies)
-    assert kv.total == pytest.approx((2 * 7 + 5) / 3)
-    assert kv.distinct == pytest.approx((2 * 5 + 5) / 3)
+    # One step of the first and the third, which share two tokens; the second ended with its prefill; the last is alone.
+    kv = running_kv(prompts, [_reply(1, 2), _reply(0), _reply(1, 2.001), _reply(4, 1)])
+    steps = [(4 + 1) + (3 + 1), (4 + 1) + (3 + 1), 5 + 1]
+    assert kv.total == sum(steps) / 3
+    assert kv.distinct == (7 + 7 + 6) / 3
 
 
 def test_kv_grows_while_a_request_decodes() -> None:
-    assert running_kv([[1, 2]], [_reply(0, 1, 3, output_tokens=4)]).total == pytest.approx(4)
-    assert running_kv([[1, 2]], [_reply(0, 1, 1)]) == (0, 0)
+    assert running_kv([[1, 2]], [_reply(0, 1, 1, 1)]) == (4, 4)  # 3, 4 and 5 tokens
+    assert running_kv([[1, 2]], [_reply(1)]) == (0, 0)

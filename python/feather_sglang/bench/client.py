@@ -39,6 +39,8 @@ class Reply(NamedTuple):
     """Prompt tokens that the server took from its cache."""
     sent: float = 0.0
     """Seconds since the first request of the run was sent."""
+    gaps: tuple[float, ...] = ()
+    """Seconds from each token to the next, as far as they were seen one by one."""
 
     @property
     def tpot(self) -> float:
@@ -142,7 +144,10 @@ class _Run:
             reason = (output.error.strip().splitlines() or ["no reason given"])[-1]
             raise RequestFailed(f"a request failed: {reason[:300]}")
         if output.output_len != request.output_tokens:
-            raise RequestFailed(f"a request ended after {output.output_len} of {request.output_tokens} tokens")
+            raise RequestFailed(
+                f"a request of {len(request.prompt):,} tokens ended after {output.output_len} of "
+                f"{request.output_tokens} new ones: is it longer than the server takes?"
+            )
         reply = Reply(
             ttft=output.ttft or output.latency,  # no token of it was text
             latency=output.latency,
@@ -150,6 +155,7 @@ class _Run:
             prompt_tokens=len(request.prompt),
             cached_tokens=output.cached_tokens,
             sent=sent,
+            gaps=tuple(output.itl),
         )
         self.replies[number] = reply
         self._ended(reply)

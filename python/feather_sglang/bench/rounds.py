@@ -15,7 +15,6 @@ from feather_sglang.bench.results import Run
 from feather_sglang.bench.servers import Servers
 from feather_sglang.bench.workloads import Workload
 from feather_sglang.cli import server
-from feather_sglang.cli.model import cache_folder
 
 
 @dataclass
@@ -56,8 +55,9 @@ class Rounds:
             print(f"feather: error: {doing}: {failure}", file=sys.stderr)
         except (client.RequestFailed, OSError) as failure:
             ended.stopped, ended.status = f"stopped at {doing}: {failure}", 1
-            log = cache_folder() / "bench" / f"{name}.log"
-            print(f"feather: error: {doing}: {failure}; the log of a server of ours is {log}", file=sys.stderr)
+            log = self.servers.log(name)
+            where = "" if log is None else f"; the server's log is {log}"
+            print(f"feather: error: {doing}: {failure}{where}", file=sys.stderr)
         except KeyboardInterrupt:
             ended.stopped, ended.status = f"interrupted at {doing}; no server of ours is left", 130
             if not ended.runs:

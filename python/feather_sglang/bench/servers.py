@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from feather_sglang.bench import arms, counters
@@ -30,6 +31,10 @@ class Servers(Protocol):
 
     def serving(self, name: str, arm: arms.Arm) -> Any:
         """A context with the server of an arm: a ``Target``, and the seconds it took to start (None: it ran)."""
+        ...
+
+    def log(self, name: str) -> Path | None:
+        """Where the server of an arm writes; None: only its user knows."""
         ...
 
 
@@ -65,15 +70,18 @@ class Fresh:
     @contextmanager
     def serving(self, name: str, arm: arms.Arm) -> Iterator[tuple[Target, float | None]]:
         """:raises ServerFailed: if it does not start."""
-        log = cache_folder() / "bench" / f"{name}.log"
         args = [*self.args, *arm.args, *counters.SERVER_ARGS, "--skip-server-warmup", "--sleep-on-idle"]
         print(f"{name}: starting a server ...", flush=True)
         began = time.perf_counter()
-        with running(args, log, {**self.env, **dict(arm.env), VARIABLE: "1"}) as server:
+        with running(args, self.log(name), {**self.env, **dict(arm.env), VARIABLE: "1"}) as server:
             seconds = time.perf_counter() - began
             target = Target(server.url, server.pid)
             print(f"{name}: ready after {seconds:.0f} s. {QUESTION} {ask(target)}", flush=True)
             yield target, seconds
+
+    def log(self, name: str) -> Path:
+        """In the user's cache folder."""
+        return cache_folder() / "bench" / f"{name}.log"
 
 
 @dataclass(frozen=True)
@@ -111,3 +119,6 @@ class Running:
         if not self.target.counts:
             print("it does not count every step: steps and batches are told with", *counters.SERVER_ARGS, flush=True)
         yield self.target, None
+
+    def log(self, name: str) -> None:
+        """Not ours."""
