@@ -34,7 +34,7 @@ def test_gsm8k_is_whole() -> None:
 
 
 def test_no_data() -> None:
-    with pytest.raises(UsageError, match=r"cannot be read .*: run this from a clone"):
+    with pytest.raises(UsageError, match=r"there is no .*none.jsonl: run this from a clone"):
         gsm8k.gsm8k("none")
 
 
@@ -43,7 +43,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "gsm8k").mkdir()
     for damage in ('{"question": "why?"', '{"question": "why?"}', "[]", '"why?"'):
         (tmp_path / "gsm8k" / "test.jsonl").write_text('{"question": "q", "answer": "a #### 1"}\n' + damage + "\n")
-        with pytest.raises(UsageError, match=r"test\.jsonl, line 2 (is damaged|holds a)"):
+        with pytest.raises(UsageError, match=r"test\.jsonl, line 2: "):
             gsm8k.gsm8k("test")
 
 

@@ -26,14 +26,11 @@ def gsm8k(split: str) -> list[Example]:
 
     :raises UsageError: if the file is not there, or a line of it is damaged.
     """
-    advice = "run this from a clone of the repository, installed with `make setup`"
-    examples = []
-    for where, fields in files.json_lines(files.FOLDER / "gsm8k" / f"{split}.jsonl", advice):
-        question, answer = fields.get("question"), fields.get("answer")
-        if not isinstance(question, str) or not isinstance(answer, str):
-            files.damaged(where, "`question` and `answer`; `git checkout` brings it back")
-        examples.append(Example(question, answer))
-    return examples
+    path = files.FOLDER / "gsm8k" / f"{split}.jsonl"
+    if not path.is_file():
+        raise UsageError(f"there is no {path}: run this from a clone of the repository, installed with `make setup`")
+    with files.told():
+        return [Example(line.text("question"), line.text("answer")) for line in files.lines_of(path)]
 
 
 def few_shot(

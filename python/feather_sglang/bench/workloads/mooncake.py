@@ -5,15 +5,22 @@ from __future__ import annotations
 import random
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from feather_sglang.bench.workloads import Request, Tokenizer, Workload, files
 from feather_sglang.bench.workloads.recorded import Recorded, Wishes, workload
+from feather_sglang.simulate.traces.lines import Line
+from feather_sglang.simulate.traces.mooncake import BLOCK
 
-BLOCK = 512
-"""Tokens that one id stands for."""
 
-_EXPECTED = "`timestamp` (ms), `input_length`, `output_length` and one of `hash_ids` for each 512 tokens of input"
+class _Recorded(NamedTuple):
+    """One line; lengths in tokens."""
+
+    where: str
+    seconds: float
+    prompt: int
+    output: int
+    blocks: list[int]
 
 
 def mooncake(path: Path, tokenizer: Tokenizer, wishes: Wishes) -> Workload:
@@ -22,14 +29,13 @@ def mooncake(path: Path, tokenizer: Tokenizer, wishes: Wishes) -> Workload:
     Blocks have their real size if the longest request fits the context; else all lengths, blocks and outputs too, are
     scaled by one factor so that it does, which keeps who shares how much with whom.
 
-    :raises UsageError: if a line is damaged.
+    :raises TraceError: if a line is damaged.
     """
-    lines = [(where, _checked(where, line)) for where, line in files.json_lines(path)][: wishes.requests]
-    longest = max(line["input_length"] + (wishes.output_tokens or line["output_length"]) for _, line in lines)
+    lines = [_recorded(line) for line in files.lines_of(path)[: wishes.requests]]
+    longest = max(line.prompt + (wishes.output_tokens or line.output) for line in lines)
     scale = min(1.0, wishes.context / longest)
     if wishes.output_tokens is not None and longest > wishes.context:  # outputs that were asked for are not scaled
-        room = max(wishes.context - wishes.output_tokens, 1)
-        scale = room / max(line["input_length"] for _, line in lines)
+        scale = max(wishes.context - wishes.output_tokens, 1) / max(line.prompt for line in lines)
     size = max(int(BLOCK * scale), 1)
 
     @cache
@@ -37,26 +43,20 @@ def mooncake(path: Path, tokenizer: Tokenizer, wishes: Wishes) -> Workload:
         return random.Random(id).choices(tokenizer.plain, k=size)
 
     recorded = []
-    for where, line in lines:
-        ids = line["hash_ids"]
-        length = min(max(int(line["input_length"] * scale), size * (len(ids) - 1) + 1), size * len(ids))
-        prompt = [token for id in ids for token in block(id)][:length]
+    for line in lines:
+        blocks = len(line.blocks)
+        length = min(max(int(line.prompt * scale), size * (blocks - 1) + 1), size * blocks)
+        prompt = [token for id in line.blocks for token in block(id)][:length]
         # The first block is one system prompt for all: the second tells conversations apart.
-        family = str(ids[min(1, len(ids) - 1)])
-        output = max(int(line["output_length"] * scale), 1)
-        recorded.append(Recorded(where, Request(prompt, output, family, line["timestamp"] / 1000)))
+        family = str(line.blocks[min(1, blocks - 1)])
+        request = Request(prompt, max(int(line.output * scale), 1), family, line.seconds)
+        recorded.append(Recorded(line.where, request))
     name = f"{path.name}, {len(lines)} requests" + (f", lengths x {scale:.3g}" if scale < 1 else "")
     return workload(name, recorded, wishes, timed=True)
 
 
-def _checked(where: str, line: dict[str, Any]) -> dict[str, Any]:
-    ids = line.get("hash_ids")
-    lengths = [line.get(name) for name in ("timestamp", "input_length", "output_length")]
-    if (
-        not isinstance(ids, list)
-        or not all(isinstance(number, int) and number >= 0 for number in [*ids, *lengths])
-        or line["input_length"] < 1
-        or len(ids) != -(-line["input_length"] // BLOCK)
-    ):
-        files.damaged(where, _EXPECTED)
-    return line
+def _recorded(line: Line) -> _Recorded:
+    length, blocks = line.whole("input_length", 1), line.wholes("hash_ids")
+    if len(blocks) != -(-length // BLOCK):
+        raise line.wrong(f"there are {len(blocks)} hash_ids for {length:,} tokens", f"one for each {BLOCK} tokens")
+    return _Recorded(line.where, line.number_of("timestamp") / 1000, length, line.whole("output_length"), blocks)

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from feather_sglang.bench.workloads import Request, Tokenizer, Workload, files
+from feather_sglang.bench.workloads import Request, Tokenizer, Workload
 from feather_sglang.bench.workloads.recorded import Recorded, Wishes, ordered, workload
-from feather_sglang.cli.errors import UsageError
+from feather_sglang.simulate.traces.lines import TraceError
 
 
 def taubench(path: Path, tokenizer: Tokenizer, wishes: Wishes) -> Workload:
@@ -17,21 +17,21 @@ def taubench(path: Path, tokenizer: Tokenizer, wishes: Wishes) -> Workload:
     Messages are rendered alike for every model (``role: content``, tool calls as JSON) and encoded one by one: a
     request's tokens are exactly those of the one before it in its conversation, and more.
 
-    :raises UsageError: if the file is damaged.
+    :raises TraceError: if the file is damaged.
     """
     try:
-        conversations = json.loads(files.text_of(path))
+        conversations = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UsageError(f"{path} is damaged ({error}): expected a JSON list of conversations") from None
+        raise TraceError(f"{path}: this is not JSON ({error}); expected a list of conversations") from None
     if not isinstance(conversations, list) or not conversations:
-        raise UsageError(f"{path} holds no conversations: expected a JSON list of objects with `traj`")
+        raise TraceError(f"{path} holds no conversations; expected a list of objects with `traj`")
     sessions = [
         _requests(f"{path}, conversation {number}", str(number), conversation, tokenizer, wishes)
         for number, conversation in enumerate(conversations, 1)
     ]
     turns = ordered(sessions, interleaved=wishes.interleaved)
     if not turns:
-        raise UsageError(f"{path} holds no requests: expected conversations in which an assistant answers")
+        raise TraceError(f"{path} holds no requests; expected conversations in which an assistant answers")
     name = f"{len(sessions)} tau-bench conversations, {'interleaved' if wishes.interleaved else 'one after the other'}"
     return workload(name, turns, wishes, timed=False)
 
@@ -39,7 +39,9 @@ def taubench(path: Path, tokenizer: Tokenizer, wishes: Wishes) -> Workload:
 def _requests(where: str, family: str, conversation: Any, tokenizer: Tokenizer, wishes: Wishes) -> list[Recorded]:
     turns = conversation.get("traj") if isinstance(conversation, dict) else None
     if not isinstance(turns, list) or not all(isinstance(turn, dict) and "role" in turn for turn in turns):
-        files.damaged(where, "`traj`, a list of messages with `role` and `content`")
+        raise TraceError(
+            f"{where}: there are no messages; expected `traj`, a list of objects with `role` and `content`"
+        )
     so_far: list[int] = []
     requests = []
     for number, turn in enumerate(turns, 1):

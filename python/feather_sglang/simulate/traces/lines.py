@@ -25,9 +25,14 @@ class Line:
         self.number = number
         self.fields = fields
 
+    @property
+    def where(self) -> str:
+        """File and line."""
+        return f"{self.path}, line {self.number}"
+
     def wrong(self, what: str, expected: str) -> TraceError:
         """The error to raise for this line."""
-        return TraceError(f"{self.path}, line {self.number}: {what}; expected {expected}. Mend the line or remove it.")
+        return TraceError(f"{self.where}: {what}; expected {expected}. Mend the line or remove it.")
 
     def number_of(self, name: str) -> float:
         """A field that is a number of at least 0."""
@@ -41,6 +46,13 @@ class Line:
         value = self.fields.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.wrong(f"`{name}` is {_shown(self.fields, name)}", f"a whole number of at least {least}")
+        return value
+
+    def text(self, name: str) -> str:
+        """A field that is a text."""
+        value = self.fields.get(name)
+        if not isinstance(value, str):
+            raise self.wrong(f"`{name}` is {_shown(self.fields, name)}", "a text")
         return value
 
     def wholes(self, name: str) -> list[int]:
