@@ -15,6 +15,7 @@ import os
 import sys
 import time
 import urllib.request
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -104,6 +105,9 @@ class _Run:
         self._original = original
         self._ended = ended
         self._began: float | None = None
+        self._name = uuid.uuid4().hex
+        """Request ids begin with it: two seconds after a stream has ended, SGLang aborts who has its id by then. The
+        number is padded, because an abort takes every id that begins alike."""
 
     def load(self, tokenizer: Any, model_id: Any = None) -> list[Any]:
         """The rows, as a data set of ``bench_serving`` gives them."""
@@ -115,7 +119,7 @@ class _Run:
                 prompt_len=len(request.prompt),
                 output_len=request.output_tokens,
                 extra_request_body={
-                    "rid": f"bench-{number}",
+                    "rid": f"{self._name}-{number:08d}",
                     # The header that SGLang's client would send is read by the OpenAI endpoints only.
                     "routing_key": request.family or None,
                     # Special tokens are text here: a first token without any would not be seen.
@@ -134,7 +138,7 @@ class _Run:
         """In place of SGLang's function for one request."""
         if self._began is None:
             self._began = time.perf_counter()
-        number = int(request_func_input.extra_request_body["rid"].removeprefix("bench-"))
+        number = int(request_func_input.extra_request_body["rid"].removeprefix(f"{self._name}-"))
         request = self._workload.requests[number]
         if request.arrival > (passed := time.perf_counter() - self._began):
             await asyncio.sleep(request.arrival - passed)
