@@ -54,10 +54,10 @@ def test_mooncake_is_scaled_to_the_context_and_shares_as_before(mooncake):
     workload = of(mooncake, context=151)
     first, second, third = workload.requests
     assert max(request.length for request in workload.requests) <= 151
-    assert [len(r.prompt) for r in workload.requests] == [110, 150, 60]
+    assert [len(r.prompt) for r in workload.requests] == [109, 149, 59]
     assert common(first.prompt, second.prompt) in range(102, 112)
     assert common(first.prompt, third.prompt) in range(51, 61)
-    assert "lengths x 0.1" in workload.name
+    assert "lengths x 0.0996" in workload.name
     longest = max(request.length for request in of(mooncake, context=151, output_tokens=30).requests)
     assert 100 < longest <= 151
 
@@ -66,6 +66,20 @@ def test_mooncake_arrives_as_recorded_if_that_is_wanted(mooncake):
     assert [request.arrival for request in of(mooncake).requests] == [0, 0, 0]
     assert [request.arrival for request in of(mooncake, speed=2.0).requests] == [0, 1.5, 1.5]
     assert "2 times as fast" in of(mooncake, speed=2.0).arrivals
+
+
+@pytest.mark.parametrize("sample", ["conversation", "synthetic"])
+def test_mooncake_samples_keep_their_sharing_when_scaled(sample):
+    path = files.FOLDER / "mooncake" / f"{sample}_head.jsonl"
+    workload = of(path, requests=60, context=1024)
+    assert len(workload.requests) == 60
+    assert max(request.length for request in workload.requests) in range(850, 1025)
+    recorded = [json.loads(line)["hash_ids"] for line in path.read_text().splitlines()[:60]]
+    size = round(512 * float(workload.name.rpartition("x ")[2]))
+    for i in range(60):
+        for j in range(i):
+            shared = min(common(recorded[i], recorded[j]) * size, *(len(workload.requests[n].prompt) for n in (i, j)))
+            assert common(workload.requests[i].prompt, workload.requests[j].prompt) in range(shared, shared + 8)
 
 
 @pytest.mark.parametrize("sample", ["mini-swe", "tau-bench"])

@@ -37,6 +37,7 @@ def mooncake(path: Path, tokenizer: Tokenizer, wishes: Wishes) -> Workload:
     if wishes.output_tokens is not None and longest > wishes.context:  # outputs that were asked for are not scaled
         scale = max(wishes.context - wishes.output_tokens, 1) / max(line.prompt for line in lines)
     size = max(int(BLOCK * scale), 1)
+    scale = size / BLOCK  # whole tokens in a block
 
     @cache
     def block(id: int) -> list[int]:
@@ -45,7 +46,7 @@ def mooncake(path: Path, tokenizer: Tokenizer, wishes: Wishes) -> Workload:
     recorded = []
     for line in lines:
         blocks = len(line.blocks)
-        length = min(max(int(line.prompt * scale), size * (blocks - 1) + 1), size * blocks)
+        length = max(int(line.prompt * scale), size * (blocks - 1) + 1)  # the last block has a token at least
         prompt = [token for id in line.blocks for token in block(id)][:length]
         # The first block is one system prompt for all: the second tells conversations apart.
         family = str(line.blocks[min(1, blocks - 1)])
