@@ -10,14 +10,15 @@ from feather_sglang.cli.errors import UsageError
 class ModelTokenizer:
     """A Hugging Face tokenizer, loaded.
 
+    :param trusted: whether code that comes with it is run (SGLang's ``--trust-remote-code``).
     :raises UsageError: if there is none.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, trusted: bool = False) -> None:
         from transformers import AutoTokenizer
 
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(path)
+            self._tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"no tokenizer at {path} ({str(error).splitlines()[0]}): name a model folder with one, or an id, by "
@@ -36,7 +37,7 @@ _KEPT = 8
 """Tokens of the context that SGLang does not give to a request (it takes two), and some to spare."""
 
 
-def context_of(path: str) -> int:
+def context_of(path: str, *, trusted: bool = False) -> int:
     """Tokens, prompt and output, that a request to a model may have.
 
     :raises UsageError: if its configuration does not say.
@@ -44,7 +45,7 @@ def context_of(path: str) -> int:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trusted)
         config = getattr(config, "text_config", config)
         return int(config.max_position_embeddings) - _KEPT
     except (OSError, ValueError, AttributeError):

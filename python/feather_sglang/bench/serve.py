@@ -93,7 +93,10 @@ def _on_fresh_servers(options: argparse.Namespace, server_args: list[str]) -> _P
     arguments = Arguments.read(server_args)
     arguments.check_model()
     path = arguments.model_path or str(model.embedded_model(say=print))
-    workloads = serve_options.workloads(options, ModelTokenizer(path), lambda: context_of(path))
+    trusted = "trust-remote-code" in arguments.given
+    workloads = serve_options.workloads(
+        options, ModelTokenizer(path, trusted=trusted), lambda: context_of(path, trusted=trusted)
+    )
     servers = Fresh.of(arguments, max(workload.tokens for workload in workloads))
     note = None if servers.attention is None else _NOTES_ON_CPU[servers.attention]
     return _Plan(Rounds(servers, chosen, workloads, path), workloads, arguments.model_path or model.NAME, note)
