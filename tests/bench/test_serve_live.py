@@ -56,7 +56,8 @@ def bench(served: server.Server, tmp_path: Path) -> Any:
 def test_families_are_found_in_the_cache_and_labelled(
     bench: Any, served: server.Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, report = bench(*GENERATED, "--prefix", "300,400", "--suffix", "16", "--output-tokens", "4", "--flush")
+    sizes = ["--prefix", "300,400", "--suffix", "16", "--output-tokens", "4"]
+    status, report = bench(*GENERATED, *sizes, "--flush", "--api-key", "a-secret")  # which it does not want
     said = capsys.readouterr()
     assert status == 0, said.err
     assert list(report["arms"]) == ["feather-missing"]  # what it is
@@ -69,6 +70,7 @@ def test_families_are_found_in_the_cache_and_labelled(
     assert 0 < arm["policy_share"] < 1
     assert arm["tok_per_cpu_s"] is None
     assert report["complete"]
+    assert "a-secret" not in json.dumps(report) + said.out + said.err
     assert "feather, order missing, gate never" in said.out
     assert "4 families x 4, 400 shared + 16 own tokens" in said.out
     assert "100%" in said.err

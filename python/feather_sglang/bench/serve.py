@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     began = time.perf_counter()
     plan = _on_running_server(options, server_args) if options.base_url else _on_fresh_servers(options, server_args)
     circumstances = results.Circumstances(
-        command=shlex.join(["feather", "bench", "serve", *argv]),
+        command=_shown(argv),
         machine=machine(),
         versions=versions(),
         workload="; ".join(map(str, plan.workloads)),
@@ -115,6 +115,17 @@ def _on_running_server(options: argparse.Namespace, server_args: list[str]) -> _
     workloads = serve_options.workloads(options, ModelTokenizer(path), lambda: context or context_of(path))
     what = f"{running.model} at {running.target.url} ({running.words})"
     return _Plan(Rounds(running, {running.arm: arms.Arm(())}, workloads, path), workloads, what, None)
+
+
+def _shown(argv: list[str]) -> str:
+    """The command, without a key."""
+    words = ["feather", "bench", "serve", *argv]
+    for place, word in enumerate(words):
+        if word.startswith("--api-key="):
+            words[place] = "--api-key=..."
+        elif place and words[place - 1] == "--api-key":
+            words[place] = "..."
+    return shlex.join(words)
 
 
 def _print(result: dict[str, Any], ended: Ended, note: str | None) -> None:

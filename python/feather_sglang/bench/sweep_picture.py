@@ -27,7 +27,7 @@ def sweep(report: Mapping[str, Any]) -> tuple[Any, str]:
     ]
     cells = [cell for cell in report["workloads"] if cell["medians"]]
     common, labels = _labels([cell["name"] for cell in cells])
-    names = list(report["medians"]) or list(cells[0]["medians"])
+    names = list(dict.fromkeys(name for cell in cells for name in cell["medians"]))
     figure, axes = pyplot.subplots(1, 3, figsize=(8, 3.2), layout="constrained")
     for axis, (title, value) in zip(axes, panels, strict=True):
         for number, name in enumerate(names):
