@@ -27,8 +27,8 @@ from feather_sglang.cli.errors import UsageError
 _NOTES_ON_CPU = {
     "torch_native": "On this CPU, SGLang's attention (torch_native) works on a cached prefix as if it were new: times "
     "understate what reuse saves.",
-    "feather-cascade": "Attention, where an arm names no other: feather-cascade, which takes a cached prefix as "
-    "computed and reads it once for all rows that share it.",
+    "feather-cascade": "Attention, where an arm names no other: feather-cascade. It takes a cached prefix as computed, "
+    "and reads once what rows share.",
 }
 
 
