@@ -88,7 +88,20 @@ def test_orders_and_gates_are_all_there_and_a_running_server_is_named_alike() ->
     assert arms.name_of("feather", "held", "never") == "feather"
     assert arms.name_of("feather", "missing", "ucb") == "feather-missing-ucb"
     assert arms.name_of("lpm") == "lpm"
-    assert arms.baseline_of("feather@torch_native") == "fcfs@torch_native"
+
+
+@pytest.mark.parametrize(
+    ("arm", "baseline"),
+    [
+        ("lpm", "fcfs"),
+        ("feather@torch_native", "fcfs@torch_native"),
+        ("+barrier", "fcfs-alone"),
+        ("feather-no-cache", "fcfs-no-cache"),
+        ("fcfs", "fcfs"),
+    ],
+)
+def test_an_arm_is_compared_with_its_like(arm: str, baseline: str) -> None:
+    assert arms.baseline_of(arm) == baseline
 
 
 def _reply(first: float, *gaps: float) -> Reply:

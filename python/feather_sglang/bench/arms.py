@@ -84,9 +84,10 @@ def chosen(text: str) -> dict[str, Arm]:
 
 
 def baseline_of(name: str) -> str:
-    """The arm that another is compared with: first come, first served on the same attention backend."""
-    _, at, backend = name.partition("@")
-    return BASELINE + at + backend
+    """The arm that another is compared with: first come, first served, with the same attention and the same cache."""
+    name, at, backend = name.partition("@")
+    group = next((names for names in (tuple(_ABLATION), tuple(_CONTROL)) if name in names), (BASELINE,))
+    return group[0] + at + backend
 
 
 def name_of(policy: str, order: str | None = None, gate: str | None = None) -> str:
