@@ -65,6 +65,10 @@ def test_arms(text: str, names: list[str]) -> None:
     assert list(arms.chosen(text)) == names
 
 
+def test_groups_may_overlap() -> None:
+    assert list(arms.chosen("policies,feather-all,ablation,control,all")) == list(arms.ARMS)
+
+
 def test_each_ablation_arm_adds_one_thing() -> None:
     """The switches that differ between neighbours."""
     flags = [_switches(arms.ARMS[name].args) for name in arms.GROUPS["ablation"]]

@@ -58,6 +58,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "feather-all": tuple(_FEATHER),
     "ablation": tuple(_ABLATION),
     "control": (BASELINE, "feather", *_CONTROL),
+    "all": tuple(ARMS),
 }
 """Names for several arms."""
 
@@ -65,7 +66,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 def chosen(text: str) -> dict[str, Arm]:
     """The arms of a comma-separated list, in its order; ``ARM@BACKEND`` is an arm on another attention backend.
 
-    :raises UsageError: if there is no such arm, or one comes twice.
+    :raises UsageError: if there is no such arm, or one is named that is there already.
     """
     arms: dict[str, Arm] = {}
     for word in (word.strip() for word in text.split(",")):
@@ -76,6 +77,8 @@ def chosen(text: str) -> dict[str, Arm]:
                     f"--arms: there is no arm {word + at!r}; expected some of {', '.join(ARMS)} or of the groups "
                     f"{', '.join(GROUPS)}, e.g. fcfs,feather, or with an attention backend: feather@torch_native"
                 )
+            if name + at + backend in arms and word in GROUPS:
+                continue
             if name + at + backend in arms:
                 raise UsageError(f"--arms {text}: name each arm once")
             arm = ARMS[name]
