@@ -51,7 +51,7 @@ class Rounds:
                     doing = name + (f", round {round + 1} of {repeats}" if repeats > 1 else "")
                     self._arm(name, round, ended, keep)
         except server.ServerFailed as failure:
-            ended.stopped, ended.status = f"stopped at {doing}: {str(failure).partition(chr(10))[0]}", 1
+            ended.stopped, ended.status = f"stopped at {doing}: {str(failure).partition(';')[0]}", 1
             print(f"feather: error: {doing}: {failure}", file=sys.stderr)
         except (client.RequestFailed, OSError) as failure:
             ended.stopped, ended.status = f"stopped at {doing}: {failure}", 1
