@@ -15,7 +15,7 @@ KINDS = {
         "who comes next: the orders and SGLang's policies, on modelled step times",
     ),
     "overhead": ("feather_sglang.bench.overhead", "ordering the waiting queue: SGLang's policies and the index"),
-    "serve": ("feather_sglang.bench.serve", "real servers, one a policy, on one workload"),
+    "serve": ("feather_sglang.bench.serve", "real servers, one a policy, on your workload or ours"),
 }
 
 
