@@ -15,12 +15,12 @@ class Q(Tabular):
     Both actions of a state begin at nothing learned, which counts as the mean reward so far. The value of a decision
     moves by ``ALPHA`` towards its reward plus ``GAMMA`` times the value of the best action in the first state of the
     next pass; rewards are divided by their running mean, so that no constant has a unit. Explored is with probability
-    ``EPSILON / (1 + decisions / DECAY)``, at least ``LEAST``, from a seeded generator. The constants are
-    usual ones; no sweep has chosen them.
+    ``EPSILON / (1 + decisions / DECAY)``, at least ``LEAST``, from a seeded generator. All but ``LEAST`` were chosen by
+    ``feather bench gates --sweep q`` (docs/design/gates.md).
     """
 
     name = "q"
-    ALPHA, GAMMA, EPSILON, DECAY, LEAST = 0.1, 0.5, 0.1, 200.0, 0.005
+    ALPHA, GAMMA, EPSILON, DECAY, LEAST = 0.3, 0.97, 0.03, 1000.0, 0.005
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
