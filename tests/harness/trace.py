@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from sglang.srt.sampling.sampling_params import SamplingParams
 
 from tests.harness.prompts import Tokens, interleaved
 from tests.harness.scheduler import Harness
@@ -53,18 +54,38 @@ def run(harness: Harness) -> dict[str, Any]:
     }
 
 
+def penalized(harness: Harness, *, staggered: bool) -> list[list[int]]:
+    """Outputs of requests with a frequency penalty, arriving one a step or all at once."""
+    tokens = Tokens()
+    harness.fresh()
+    requests = []
+    for _ in range(8):
+        sampling = SamplingParams(max_new_tokens=12, temperature=0, ignore_eos=True, frequency_penalty=1.5)
+        sampling.normalize(None)
+        harness.send(tokens.take(40), sampling_params=sampling)
+        requests.append(harness.scheduler.waiting_queue[-1])
+        if staggered:
+            harness.step()
+    harness.run()
+    return [list(req.output_ids) for req in requests]
+
+
 def main() -> None:
     from feather_sglang.sglang import compat
     from feather_sglang.sglang.plugin import scheduler_hooks
 
     model = Path(tempfile.gettempdir()) / "feather-tiny-llama"
-    traces = {}
+    traces: dict[str, Any] = {}
+    penalties: list[Any] = []
     for name, settings in SETTINGS.items():
         harness = Harness(model, **settings)
         traces[name] = run(harness)
+        if not penalties:
+            penalties = [penalized(harness, staggered=staggered) for staggered in (True, False)]
         harness.close()
     hooked = [hook.target for hook in scheduler_hooks() if compat.is_in_place(hook)]
-    json.dump({"patched": compat.is_patched(), "hooked": hooked, "traces": traces}, sys.stdout)
+    report = {"patched": compat.is_patched(), "hooked": hooked, "penalties": penalties, "traces": traces}
+    print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

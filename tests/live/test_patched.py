@@ -1,0 +1,111 @@
+"""A patched copy of the installed SGLang: it serves without the plugin, decides alike, and is taken back exactly."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feather_sglang.bench.tiny_llama import write_model
+from feather_sglang.cli import main as cli
+from feather_sglang.cli import server
+from tests.patches.conftest import contents
+
+pytestmark = pytest.mark.slow
+
+ON_CPU = ["--device", "cpu", "--attention-backend", "torch_native", "--disable-cuda-graph"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the copy; what is reverted at the end is what was copied, byte for byte."""
+    spec = importlib.util.find_spec("sglang")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(Path(spec.origin).parent, folder / "sglang", ignore=shutil.ignore_patterns("__pycache__"))
+    before = contents(folder)
+    assert cli.main(["patch", "apply", "--sglang", str(folder)]) == 0
+    yield folder
+    for cache in folder.rglob("__pycache__"):
+        shutil.rmtree(cache)
+    assert cli.main(["patch", "revert", "--sglang", str(folder)]) == 0
+    assert contents(folder) == before
+
+
+def first(site: Path) -> dict[str, str]:
+    """An environment in which this SGLang is found before the installed one."""
+    return {"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+
+
+def test_a_server_without_the_plugin_serves_by_name(site: Path, tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "model"))
+    args = ["--model-path", model, *ON_CPU, "--load-format", "dummy", "--skip-tokenizer-init"]
+    # SGLang's whitelist holds for platforms too: the policy's plugin is not on it.
+    env = first(site) | {"SGLANG_PLATFORM": "feather_cpu", "SGLANG_PLUGINS": "feather_cpu"}
+    flags = ["--schedule-policy", "feather", "--feather-aging", "0.25"]
+    log = tmp_path / "log"
+    with server.running([*args, *flags, "--max-total-tokens", "20000"], log=log, env=env) as running:
+        for prompt in ([7] * 300, [7] * 300 + [8] * 9):
+            body = {"input_ids": prompt, "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+            answer = post(f"{running.url}/generate", body)
+            assert len(answer["output_ids"]) == 4
+        assert answer["meta_info"]["cached_tokens"] >= 299
+        with urllib.request.urlopen(f"{running.url}/server_info", timeout=60) as reply:
+            state = json.load(reply)["internal_states"][0]["feather"]
+        assert (state["policy"], state["aging"], state["admitted"]) == ("feather", 0.25, 2)
+    assert f"policy=feather order={state['order']}" in log.read_text()
+
+
+def post(url: str, body: Mapping[str, Any]) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as reply:
+        return json.load(reply)
+
+
+def test_without_the_package_the_name_is_refused_in_one_line(site: Path) -> None:
+    code = (
+        "import sys; sys.modules['feather_sglang'] = None\n"
+        "from sglang.srt.server_args import prepare_server_args\n"
+        "prepare_server_args(['--model-path', 'm', '--schedule-policy', 'feather'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], env=os.environ | first(site), capture_output=True
+    )
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.decode().splitlines() if line.startswith("error:")]
+    assert "--schedule-policy feather needs the package feather-sglang" in line
+    assert "Traceback" not in done.stderr.decode()
+
+
+def traced(env: Mapping[str, str]) -> dict[str, Any]:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.harness.trace"]
+    done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, check=True)
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+def test_both_routes_decide_alike_and_nothing_is_hooked_twice(site: Path) -> None:
+    plugin, native = traced({}), traced(first(site))
+    assert (plugin["patched"], native["patched"]) == (False, True)
+    assert len(plugin["hooked"]) > 10
+    assert native["hooked"] == ["sglang.srt.managers.scheduler.Scheduler.run_batch"]
+    for name, trace in plugin["traces"].items():
+        assert trace["retracted"] > 0
+        assert trace["state"]["admitted"] > 50
+        assert native["traces"][name] == trace, name
+
+    # Penalties by position: outputs do not depend on who else arrives when.
+    staggered, at_once = native["penalties"]
+    assert staggered == at_once
+    staggered, at_once = plugin["penalties"]
+    assert staggered != at_once
