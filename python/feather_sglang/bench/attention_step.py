@@ -30,11 +30,17 @@ class Cell(NamedTuple):
     """Groups that share a prefix; as many as rows: nothing is shared."""
     order: str
     """``sorted``: families one after the other; ``interleaved``: neighbours are of different families."""
+    foreign: int = 0
+    """Rows, the last ones, that have a prefix of their own each."""
+
+    @property
+    def prefixes(self) -> int:
+        return self.families + self.foreign
 
     @property
     def slots(self) -> int:
         """KV tokens that it takes, and the one that no row holds."""
-        return 1 + self.families * self.prefix + self.batch * TAIL
+        return 1 + self.prefixes * self.prefix + self.batch * TAIL
 
 
 class Times(NamedTuple):
@@ -114,10 +120,12 @@ class Steps:
         """Families one behind the other in the pool, and behind them the tails, a token of every row in turn."""
         rows, length = cell.batch, cell.prefix + TAIL
         row = np.arange(rows)
-        family = row * cell.families // rows if cell.order == "sorted" else row % cell.families
+        of_families = rows - cell.foreign
+        family = row * cell.families // of_families if cell.order == "sorted" else row % cell.families
+        family[of_families:] = cell.families + np.arange(cell.foreign)
         slots = np.empty((rows, length), np.int32)
         slots[:, : cell.prefix] = 1 + family[:, None] * cell.prefix + np.arange(cell.prefix)
-        tails = 1 + cell.families * cell.prefix
+        tails = 1 + cell.prefixes * cell.prefix
         slots[:, cell.prefix :] = tails + np.arange(TAIL) * rows + row[:, None]
         pool = self._runner.req_to_token_pool
         indices = torch.arange(1, rows + 1)

@@ -15,6 +15,7 @@ KINDS = {
         "who comes next: the orders and SGLang's policies, on modelled step times",
     ),
     "overhead": ("feather_sglang.bench.overhead", "ordering the waiting queue: SGLang's policies and the index"),
+    "paper": ("feather_sglang.bench.paper.main", "the experiments of the Feather paper, each with a verdict"),
     "serve": ("feather_sglang.bench.serve", "real servers, one a policy, on your workload or ours"),
 }
 
