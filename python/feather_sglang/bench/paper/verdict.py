@@ -21,7 +21,7 @@ class Part(NamedTuple):
 
     def said(self) -> str:
         low, high = min(self.ratios), max(self.ratios)
-        return f"{self.what}: {low:.2f} to {high:.2f}, {self.reached} of {len(self.ratios)} at {self.least:.2f} or more"
+        return f"{self.what}: {low:.3g} to {high:.3g}, {self.reached} of {len(self.ratios)} at {self.least:g} or more"
 
 
 class Verdict(NamedTuple):
