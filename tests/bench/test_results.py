@@ -107,6 +107,10 @@ def test_rounds_are_compared_in_pairs_and_the_median_is_shown_with_its_spread() 
     assert report["spread"]["fcfs"]["tok_per_cpu_s"] == [pytest.approx(40 / 30), 4.0]
     assert len(report["rows"]) == 6
     assert "2.00 (0.50-3.00)" in table.render(report)
+    unpaired = reported(
+        [each for each in rounds if (each.arm, each.round) != ("fcfs", 1)]
+    )  # interrupted on the way back
+    assert unpaired["ratio_spread"]["feather"] == [2.0, 3.0]
 
 
 def test_several_workloads_are_shown_each_and_together() -> None:

@@ -124,3 +124,9 @@ def test_the_kv_that_is_distinct() -> None:
 def test_kv_grows_while_a_request_decodes() -> None:
     assert running_kv([[1, 2]], [_reply(0, 1, 1, 1)]) == (4, 4)  # 3, 4 and 5 tokens
     assert running_kv([[1, 2]], [_reply(1)]) == (0, 0)
+
+
+def test_what_running_rows_share_does_not_depend_on_who_lies_between_them() -> None:
+    prompts = [[1, 2, 3, 4], [1, 3], [1, 3, 9]]
+    kv = running_kv(prompts, [_reply(1, 2), _reply(0), _reply(1, 2)])  # the second ended with its prefill
+    assert kv == ((4 + 1) + (3 + 1), (4 + 1) + (3 + 1) - 1)
