@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,6 +112,23 @@ def test_the_command(tmp_path, capsys):
     assert {"command", "machine", "versions", "rows", "date"} <= report.keys()
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out.count("VERDICT") == 2
+
+
+def test_the_document_says_what_the_results_say():
+    folder = Path(__file__).parents[2] / "bench"
+    document = (folder / "README.md").read_text()
+    reports = [json.loads(path.read_text()) for path in (folder / "results").glob("paper-*.json")]
+    found = [(name, each, report) for report in reports for name, each in report["experiments"].items()]
+    assert {name for name, *_ in found} >= {each.name for each in MODELLED}
+    for name, each, report in found:
+        (line,) = (line for line in document.splitlines() if f"`feather bench paper {name}`" in line)
+        assert line.startswith(f"| {each['claim']} |")
+        assert f"**{each['verdict']}**" in line
+        assert report["date"] in line
+        assert report["machine"]["cpu"] in line
+        rows = [row for row in report["rows"] if row["experiment"] == name]
+        assert EXPERIMENTS[name].verdict(rows).outcome == each["verdict"]
+        assert EXPERIMENTS[name].claim == each["claim"]
 
 
 def test_a_name_that_is_not_there():

@@ -23,7 +23,7 @@ from feather_sglang.cli.errors import UsageError
 
 SCHEMA = {"name": "feather bench paper", "version": 1}
 EXPERIMENTS = {each.name: each for each in (*batches.EXPERIMENTS, *sweeps.EXPERIMENTS, *measured.EXPERIMENTS)}
-ALL, MODELLED = "all", "modelled"
+ALL, MODELLED, MEASURED = "all", "modelled", "measured"
 
 
 def main(argv: list[str]) -> int:
@@ -87,11 +87,11 @@ def _run(experiment: Experiment, quick: bool, workers: int) -> list[Row]:
 def _chosen(names: list[str]) -> list[Experiment]:
     if names == [ALL]:
         return list(EXPERIMENTS.values())
-    if names == [MODELLED]:
-        return [each for each in EXPERIMENTS.values() if not each.alone]
+    if names in ([MODELLED], [MEASURED]):
+        return [each for each in EXPERIMENTS.values() if each.alone == (names == [MEASURED])]
     for name in names:
         if name not in EXPERIMENTS:
-            expected = ", ".join([*EXPERIMENTS, MODELLED, ALL])
+            expected = ", ".join([*EXPERIMENTS, MODELLED, MEASURED, ALL])
             raise UsageError(f"there is no experiment {name!r}; expected one of {expected}")
     return [EXPERIMENTS[name] for name in dict.fromkeys(names)]
 
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="The experiments of the Feather paper: figures, modelled or measured, and a verdict on each claim.",
-        epilog=f"experiments:\n{lines}\n  {MODELLED:<16} those that are modelled\n  {ALL:<16} all of them",
+        epilog=f"experiments:\n{lines}\n  {MODELLED}, {MEASURED}, {ALL}: those of a kind, and all",
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help="an experiment, or several")
     parser.add_argument("--quick", action="store_true", help="few cells, in reduced form: a smoke test")

@@ -69,8 +69,9 @@ def _steps(quick: bool) -> Any:
     return Steps(str(model.embedded_model()), LARGE, Cell(LARGE, longest, FAMILIES + 1, "sorted").slots)
 
 
+@cache
 def cpu_steps(work: Work) -> Row:
-    """Tokens a CPU-second of decode steps: one family, eight of them, and a foreign row; a plain attention (every row
+    """Once for both experiments. Tokens a CPU-second of decode steps: one family, eight of them, and a foreign row; a plain attention (every row
     reads its own KV) and one that shares."""
     from feather_sglang.bench.attention_step import Cell
 

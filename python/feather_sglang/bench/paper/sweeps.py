@@ -174,8 +174,8 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="decode-length",
-        claim="The same 2 to 10 times, at 1 to 200 generated tokens",
-        source="abstract",
+        claim="Is it 2 to 10 times at every decode length from 1 to 200 tokens?",
+        source="question",
         method=f"{REQUESTS} requests of 8 prefixes of 4,096, {ALL_AT_ONCE}; {OVER_THE_BEST}",
         kind=MODELLED,
         work=_lengths,
