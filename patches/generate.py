@@ -2,7 +2,8 @@
 
 ``sglang-0.5.23/*.patch`` is the source: messages, and what is changed. For each older version a hunk goes to the place
 that it fits; where a version differs, ``differences/sglang-VERSION/NNNN.patch`` is applied on top, and a hunk that fits
-nowhere must have its counterpart there. Written: the series, exact for each version, and ``manifest.json``.
+nowhere must have its counterpart there. Written: the series, exact for each version, and ``manifest.json``. They lie in
+the package, so that ``feather patch`` has them wherever it is installed; the folders beside this file link to them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import zipfile
 from pathlib import Path
 
 from feather_sglang.patch.diff import FileDiff, apply, carry_over, parse, write
-from feather_sglang.patch.series import MANIFEST, Series, digest
+from feather_sglang.patch.series import FOLDER, MANIFEST, Series, digest
 
 HERE = Path(__file__).resolve().parent
 SOURCE = "0.5.23"
@@ -39,7 +40,7 @@ def generate(version: str, wheels: Path, differences: Path = HERE / "differences
 
     :raises ValueError: if a hunk fits nowhere and nothing is said of its file.
     """
-    source = Series(HERE / f"sglang-{SOURCE}")
+    source = Series(FOLDER / f"sglang-{SOURCE}")
     published = Published(version, wheels)
     now: dict[str, str | None] = {}
     states: dict[str, list[tuple[int, str | None]]] = {}
@@ -89,7 +90,7 @@ def main() -> None:
     wheels = parser.parse_args().wheels
     versions = [path.name.removeprefix("sglang-") for path in (HERE / "differences").glob("sglang-*")]
     for version in [SOURCE, *sorted(versions)]:
-        folder = HERE / f"sglang-{version}"
+        folder = FOLDER / f"sglang-{version}"
         folder.mkdir(exist_ok=True)
         for name, text in generate(version, wheels).items():
             (folder / name).write_text(text)

@@ -1,13 +1,14 @@
 """One trace through real Schedulers, as JSON: what ran, in which batches, and what came out.
 
 ``python -m tests.harness.trace`` in an environment whose SGLang is stock (the plugin hooks it) or patched (it calls the
-policy itself): both must print the same, but for ``patched``.
+policy itself): both must print the same, but for what is hooked and for penalties. Arguments: settings to leave out.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,8 @@ def main() -> None:
     traces: dict[str, Any] = {}
     penalties: list[Any] = []
     for name, settings in SETTINGS.items():
+        if name in sys.argv[1:]:
+            continue
         harness = Harness(model, **settings)
         traces[name] = run(harness)
         if not penalties:

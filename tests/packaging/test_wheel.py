@@ -50,6 +50,7 @@ def test_it_serves_every_python_from_311(wheel: Path) -> None:
         names = archive.namelist()
     assert "feather_sglang/_cht.abi3.so" in names
     assert {"feather_sglang/py.typed", "feather_sglang/_cht.pyi"} < set(names)
+    assert {f"feather_sglang/patches/sglang-0.5.{n}/manifest.json" for n in (20, 21, 22, 23)} < set(names)
     tops = {name.split("/")[0] for name in names}
     assert tops == {"feather_sglang", wheel.name.split("-cp")[0] + ".dist-info"}
     assert not [name for name in names if "__pycache__" in name]
