@@ -71,8 +71,10 @@ def _steps(quick: bool) -> Any:
 
 @cache
 def cpu_steps(work: Work) -> Row:
-    """Tokens a CPU-second of decode steps: one family, eight of them, and a foreign row; on a plain attention (every row
-    reads its own KV) and on one that shares. Once for both experiments."""
+    """Tokens a CPU-second of decode steps: one family, eight of them, and a foreign row.
+
+    On a plain attention (every row reads its own KV) and on one that shares. Once for both experiments.
+    """
     from feather_sglang.bench.attention_step import Cell
 
     prefix, quick = work
