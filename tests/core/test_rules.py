@@ -19,10 +19,13 @@ def limits(**changes):
 
 
 class Engine:
-    """Drives a core as an engine would; every prompt is a prefix (by name) and tokens of its own."""
+    """Drives a core as an engine would; every prompt is a prefix (by name) and tokens of its own.
 
-    def __init__(self, **settings):
-        self.core = SchedulerCore(Settings(**settings))
+    Its order is ``held`` unless another is named: what comes next is then plain from the arrivals.
+    """
+
+    def __init__(self, order="held", **settings):
+        self.core = SchedulerCore(Settings(order=order, **settings))
         self.alive = []
         self.sent = 0
 
@@ -87,6 +90,14 @@ def test_the_order_missing_opens_the_smallest_first():
     aged = Engine(order="missing", aging=1.0)
     old, new = aged.send(("a", 900), arrived=0), aged.send(("b", 300), arrived=601)
     assert aged.ids() == [old, new], "ageing gives the older one 601 tokens"
+
+
+def test_without_ageing_age_breaks_ties_only():
+    """Scenario 1: ``aging=0`` is the unaged order exactly, however old a request is."""
+    engine = Engine(order="missing", aging=0.0)
+    lengths = [900, 300, 500, 300, 1200, 500, 64, 900]
+    sent = [engine.send((f"p{i}", length), arrived=100_000 * i) for i, length in enumerate(lengths)]
+    assert engine.ids() == sorted(sent, key=lambda id: (lengths[id], id))
 
 
 def test_siblings_wait_for_their_leader_and_hit():

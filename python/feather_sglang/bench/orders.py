@@ -18,6 +18,7 @@ from feather_sglang.bench.orders_runs import AGING, MAX_WAIT, QUICK_AGING, WORKL
 from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.simulate.profiles import DEFAULT, PROFILES
 
+_NAMES = [workload.name for workload in WORKLOADS]
 SEEDS, QUICK_SEEDS = 6, 1
 
 
@@ -29,6 +30,7 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     outputs = Outputs.of(options)
     aging, seeds = (QUICK_AGING, QUICK_SEEDS) if options.quick else (AGING, SEEDS)
+    workloads = [workload for workload in WORKLOADS if workload.name in (options.workload or _NAMES)]
     began = time.perf_counter()
     circumstances = results.Circumstances(
         command=shlex.join(["feather", "bench", "orders", *argv]),
@@ -39,12 +41,14 @@ def main(argv: list[str]) -> int:
     )
     where = in_words(circumstances)
     print(f"{circumstances.workload}\n{where}", flush=True)
-    work = list(product(range(len(WORKLOADS)), [options.profile], range(seeds), [aging]))
-    runs: dict[str, list[dict[str, Any]]] = {workload.name: [] for workload in WORKLOADS}
+    work = list(
+        product([_NAMES.index(workload.name) for workload in workloads], [options.profile], range(seeds), [aging])
+    )
+    runs: dict[str, list[dict[str, Any]]] = {workload.name: [] for workload in workloads}
     with ProcessPoolExecutor(max_workers=options.workers) as pool:
         for (which, *_), done in zip(work, pool.map(_one, work), strict=True):
             runs[WORKLOADS[which].name].append(done)
-    result = report(runs, WORKLOADS, circumstances)
+    result = report(runs, workloads, circumstances)
     for name in runs:
         print(f"\n{render(result, name)}")
     if outputs.json is not None:
@@ -69,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="one seed and fewer ageing rates: under a minute")
     parser.add_argument("--profile", choices=PROFILES, default=DEFAULT, help="what is modelled (default: %(default)s)")
+    parser.add_argument(
+        "--workload", action="append", choices=_NAMES, metavar="NAME", help=f"only this one: {', '.join(_NAMES)}"
+    )
     parser.add_argument(
         "--workers", type=int, default=max(1, os.cpu_count() or 1), help="processes; default: one a core"
     )

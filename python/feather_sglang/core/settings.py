@@ -22,7 +22,7 @@ class Settings:
     chunk_size: int = 64
     """Tokens a chunk; a multiple of ``page_size``."""
     page_size: int = 1
-    aging: float = 0.02
+    aging: float = 0.2
     """Order ``missing``: tokens of advantage for each token scheduled since a request arrived. 0: none."""
     barrier_min: int = 256
     """Tokens that waiting must save, or that running rows must hold more, for a request to leave arrival order."""

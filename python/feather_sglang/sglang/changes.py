@@ -2,7 +2,7 @@
 
 SGLang broadcasts the request, so all ranks change between the same two passes; what a bound in seconds comes to in
 tokens, only the leader can tell, and its next tick does. Its values must be numbers: a number is
-``feather_aging: 0.02``, and a choice is part of the key, ``feather_gate.static: 1``.
+``feather_aging: 0.2``, and a choice is part of the key, ``feather_gate.static: 1``.
 """
 
 from __future__ import annotations
