@@ -16,7 +16,9 @@ from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.bench.simulate_picture import draw
 from feather_sglang.bench.simulate_report import render, report
 from feather_sglang.cli.errors import UsageError
+from feather_sglang.simulate import calibrate
 from feather_sglang.simulate.profiles import DEFAULT, PROFILES, Profile
+from feather_sglang.simulate.replay import replay
 from feather_sglang.simulate.run import BASELINE, Outcome, run, saturating_speed
 from feather_sglang.simulate.traces import TraceError, TraceFile, read
 from feather_sglang.simulate.upstream import POLICIES
@@ -32,13 +34,15 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     outputs = Outputs.of(options)
     try:
+        if options.replay:
+            return _replay(options.trace)
         return _simulate(options, outputs, argv)
     except TraceError as error:
         raise UsageError(str(error)) from None
 
 
 def _simulate(options: argparse.Namespace, outputs: Outputs, argv: list[str]) -> int:
-    profile = _profile(options.profile)
+    profile = profile_of(options.profile)
     trace = read(options.trace, options.limit)
     trace.check(profile.context, profile.kv_tokens, f"profile {profile.name}")
     began = time.perf_counter()
@@ -72,6 +76,20 @@ def _simulate(options: argparse.Namespace, outputs: Outputs, argv: list[str]) ->
     return 0
 
 
+def _replay(path: Path) -> int:
+    """Make a recording's decisions again; 1 if one differs."""
+    began = time.perf_counter()
+    found = replay(path)
+    print(
+        f"{path.name}: {found.passes:,} passes, {found.plans:,} plans, {found.admitted:,} admissions replayed in "
+        f"{time.perf_counter() - began:.1f} s"
+    )
+    for difference in found.differences:
+        print(f"  {difference}")
+    print("the decisions differ" if found.differences else "every decision is as it was recorded")
+    return int(bool(found.differences))
+
+
 def _to(bar: tqdm) -> Callable[[int], None]:
     def told(finished: int) -> None:
         bar.update(finished - bar.n)
@@ -90,10 +108,16 @@ def _in_words(trace: TraceFile, speed: float) -> str:
     )
 
 
-def _profile(name: str) -> Profile:
-    if name not in PROFILES:
-        raise UsageError(f"--profile: there is no profile {name!r}; expected one of {', '.join(PROFILES)}")
-    return PROFILES[name]
+def profile_of(name: str) -> Profile:
+    """One of ``PROFILES``, or what ``feather calibrate`` wrote to a file."""
+    if name in PROFILES:
+        return PROFILES[name]
+    if not Path(name).is_file():
+        raise UsageError(
+            f"--profile: there is no profile {name!r}; expected one of {', '.join(PROFILES)}, or a file of feather "
+            "calibrate"
+        )
+    return calibrate.read(Path(name))
 
 
 def _policies(text: str) -> list[str]:
@@ -146,7 +170,10 @@ def _parser() -> argparse.ArgumentParser:
         help=f"some of {', '.join(NAMES)} (default: {BASELINE},feather)",
     )
     parser.add_argument(
-        "--profile", default=DEFAULT, metavar="NAME", help=f"one of {', '.join(PROFILES)} (default: %(default)s)"
+        "--profile",
+        default=DEFAULT,
+        metavar="NAME",
+        help=f"one of {', '.join(PROFILES)}, or a file of feather calibrate (default: %(default)s)",
     )
     parser.add_argument(
         "--speed",
@@ -157,5 +184,10 @@ def _parser() -> argparse.ArgumentParser:
         "empty from 5%% of the trace to its last arrival (default: 1)",
     )
     parser.add_argument("--limit", type=_limit, metavar="N", help="the first so many requests only")
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="of a recording: make its decisions again instead, one by one, and compare them",
+    )
     add_options(parser)
     return parser

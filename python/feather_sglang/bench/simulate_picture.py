@@ -26,11 +26,10 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
         _bars(speed, names, [row["throughput_tok_s"] for row in rows], colours, "{:,.0f}")
         speed.set_title("Output tokens a second")
         tails = [row["ttft_s"]["p99"] for row in rows]
-        wait.barh(names, tails, color=colours, height=0.62, label="p99")
-        wait.plot([row["ttft_s"]["mean"] for row in rows], names, "D", color=_TAIL, ms=4, label="mean")
+        wait.barh(names, tails, color=colours, height=0.62)
+        wait.plot([row["ttft_s"]["mean"] for row in rows], names, "D", color=_TAIL, ms=4)
         _ends(wait, names, tails, "{:.1f}")
-        wait.legend(fontsize=7, frameon=False, loc="lower right", bbox_to_anchor=(1.0, -0.02))
-        wait.set_title("Time to first token, s: p99, mean")
+        wait.set_title("Time to first token, s\n(bar: p99, diamond: mean)")
         _bars(work, names, [row["prefill_tokens"] / 1e6 for row in rows], colours, "{:.2f}")
         work.set_title("Prompt tokens computed, millions")
         for axes in panels:

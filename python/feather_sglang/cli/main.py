@@ -18,6 +18,8 @@ COMMANDS = {
     "patch": ("feather_sglang.cli.patch", "put the policy into SGLang's own files, or take it out again"),
     "bench": ("feather_sglang.bench.main", "measure it, on this machine"),
     "simulate": ("feather_sglang.bench.simulate", "replay recorded traffic through every policy, on modelled times"),
+    "calibrate": ("feather_sglang.bench.calibrate", "fit step times for feather simulate to a server's recording"),
+    "report": ("feather_sglang.bench.page", "one page of HTML from the JSON of benches and simulations"),
     "model": ("feather_sglang.cli.model", "print the folder of the embedded model"),
 }
 

@@ -67,7 +67,7 @@ METRICS: tuple[Metric, ...] = (
         "fallbacks",
         "Errors and fall-backs, by reason. stands_back, gave_up: served first come, first served, see the log; "
         "core_rebuilt: the policy recovered, report the traceback; unreadable_request: that request shared nothing; "
-        "log_off, state_not_saved: mend the disk. Alert on any growth.",
+        "log_off, recording_off, state_not_saved: mend the disk. Alert on any growth.",
         "reason",
     ),
     Metric("gauge", "waiting", "Waiting requests, those held back included."),

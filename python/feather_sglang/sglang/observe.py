@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import math
 import os
+from pathlib import Path
 from typing import Any
 
 from feather_sglang.core.interface import Gate
-from feather_sglang.sglang import batch_line, learned
+from feather_sglang.core.recording import Recorder
+from feather_sglang.sglang import batch_line, learned, record
 from feather_sglang.sglang.adapter import Adapter
 from feather_sglang.sglang.decision_log import DecisionLog
 from feather_sglang.sglang.keeper import Keeper, load
@@ -31,8 +33,9 @@ def check(options: Options, resolved: Any = None) -> None:
     """
     if not 0 < options.state_every < math.inf:
         raise OptionError(f"--feather-state-every is {options.state_every}; expected a number of seconds above 0.")
-    if options.log is not None and (options.log.is_dir() or not os.access(options.log.parent, os.W_OK)):
-        raise OptionError(f"--feather-log is {options.log}, which cannot be written. Give a file in a folder that can.")
+    for flag, path in (("--feather-log", options.log), ("--feather-record", options.record)):
+        if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+            raise OptionError(f"{flag} is {path}, which cannot be written. Give a file in a folder that can.")
     if options.state is None:
         return
     try:
@@ -46,6 +49,14 @@ def check(options: Options, resolved: Any = None) -> None:
             load(_gate(options.gate), dump, options.state)
     except StateError as error:
         raise OptionError(f"--feather-state: {error}") from None
+
+
+def recorder_of(scheduler: Any, options: Options) -> Recorder | None:
+    """What records a scheduler; None: nothing does."""
+    leads, replica = scheduler.recv_from_tokenizer is not None, _data_parallel_rank(scheduler)
+    if options.record is None or not leads:
+        return None
+    return record.recorder_of(scheduler, _of_replica(options.record, replica))
 
 
 def begin(adapter: Adapter, scheduler: Any, options: Options, resolved: Any) -> None:
@@ -75,8 +86,7 @@ def begin(adapter: Adapter, scheduler: Any, options: Options, resolved: Any) -> 
     except StateError as error:
         raise OptionError(f"--feather-state: {error}") from None
     if options.log is not None and leads:
-        path = options.log.with_name(f"{options.log.name}.dp{replica}") if replica else options.log
-        watch.log = DecisionLog(path, lambda: watch.fell_back("log_off"))
+        watch.log = DecisionLog(_of_replica(options.log, replica), lambda: watch.fell_back("log_off"))
 
 
 def stands_back(scheduler: Any) -> None:
@@ -105,6 +115,8 @@ def end(adapter: Adapter) -> None:
         watch.keeper.save(adapter.core.gate)
     if watch.log is not None:
         watch.log.close()
+    if watch.recorder is not None:
+        watch.recorder.close()
 
 
 def state_of(adapter: Adapter) -> dict[str, Any]:
@@ -122,6 +134,10 @@ def learned_on(server_args: Any) -> dict[str, str]:
         "attention_backend": str(backend),
         "ranks": f"tp{server_args.tp_size} pp{server_args.pp_size}",
     }
+
+
+def _of_replica(path: Path, replica: int) -> Path:
+    return path.with_name(f"{path.name}.dp{replica}") if replica else path
 
 
 def _device_name(kind: str) -> str:

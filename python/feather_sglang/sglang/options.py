@@ -119,6 +119,14 @@ FLAGS: tuple[Flag, ...] = (
         "Write each decision to this file, as JSON lines, without prompts. At 64 MiB it becomes FILE.1.",
     ),
     Flag(
+        "record",
+        Path,
+        "FILE",
+        None,
+        "Record what reaches the scheduler core, without prompts, for feather simulate and feather calibrate; "
+        "256 MiB at most.",
+    ),
+    Flag(
         "state",
         Path,
         "FILE",
@@ -170,6 +178,7 @@ class Options:
     barrier_min: int
     max_wait: float
     log: Path | None
+    record: Path | None
     state: Path | None
     state_every: float
     row_order: str

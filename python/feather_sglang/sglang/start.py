@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from feather_sglang import __version__
+from feather_sglang.core.recording import Recorder
 from feather_sglang.core.settings import Settings
 from feather_sglang.sglang import compat, observe, queue
 from feather_sglang.sglang.adapter import Adapter
@@ -59,30 +60,42 @@ def activate(scheduler: Any) -> None:
         kv_capacity=scheduler.max_total_num_tokens,
         hash_key=hash_key_of(scheduler.server_args),
     )
-    adapter = attach(scheduler, settings, max_wait=options.max_wait, row_order=options.row_order == "on")
+    recorder = observe.recorder_of(scheduler, options)
+    adapter = attach(
+        scheduler, settings, max_wait=options.max_wait, row_order=options.row_order == "on", recorder=recorder
+    )
     observe.begin(adapter, scheduler, options, resolved_of(scheduler.server_args))
     logger.info("feather: %s", start_line(settings, options.max_wait))
 
 
-def attach(scheduler: Any, settings: Settings, *, max_wait: float | None = None, row_order: bool = True) -> Adapter:
+def attach(
+    scheduler: Any,
+    settings: Settings,
+    *,
+    max_wait: float | None = None,
+    row_order: bool = True,
+    recorder: Recorder | None = None,
+) -> Adapter:
     """Give a scheduler an adapter with a core of these settings; its queue is taken over as it is.
 
     :param max_wait: the bound on waiting in seconds; None: that of the settings, in tokens, stays.
     :param row_order: whether the rows of running batches are sorted by family.
+    :param recorder: writes down what reaches the core.
     """
     from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS
 
-    from feather_sglang.core.scheduler import SchedulerCore
+    from feather_sglang.sglang.record import cores_of
 
     adapter = Adapter(
         scheduler,
         settings,
-        SchedulerCore,
+        cores_of(recorder),
         clip=CLIP_MAX_NEW_TOKENS,
         counts_held_rows=counts_held_rows(),
         row_order=row_order,
         ranks=Ranks.of(scheduler),
     )
+    adapter.watch.take_recorder(recorder)
     scheduler.feather = adapter
     scheduler.feather_ticks = Ticks(adapter, max_wait)
     queue.follow(scheduler, adapter)

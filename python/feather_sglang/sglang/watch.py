@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from feather_sglang.core.interface import Admissions, Core, Limits
@@ -17,6 +18,7 @@ from feather_sglang.sglang.rows import Tracked, namespace_of
 from feather_sglang.sglang.waits import Waits
 
 if TYPE_CHECKING:
+    from feather_sglang.core.recording import Recorder
     from feather_sglang.sglang.adapter import Adapter
     from feather_sglang.sglang.decision_log import DecisionLog
     from feather_sglang.sglang.keeper import Keeper
@@ -24,7 +26,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FALLBACKS = ("stands_back", "core_rebuilt", "gave_up", "unreadable_request", "log_off", "state_not_saved")
+FALLBACKS = (
+    "stands_back",
+    "core_rebuilt",
+    "gave_up",
+    "unreadable_request",
+    "log_off",
+    "recording_off",
+    "state_not_saved",
+)
 """Everything that can be lost without ending the server: the reasons of ``sglang:feather_fallbacks_total``."""
 
 STOPS = ("gate", "kept", "room", "looked")
@@ -43,6 +53,7 @@ class Watch:
         self.log: DecisionLog | None = None
         self.metrics: Metrics | None = None
         self.keeper: Keeper | None = None
+        self.recorder: Recorder | None = None
         self.waits = Waits()
         self.passes = 0
         self.seconds = 0.0
@@ -71,6 +82,15 @@ class Watch:
                 self.metrics.adapter = None
             self.log = self.metrics = None
             return None
+
+    def take_recorder(self, recorder: Recorder | None) -> None:
+        """What this scheduler's core is recorded by, from its start on."""
+        self.recorder = recorder
+        if recorder is None:
+            return
+        recorder.lost = partial(self.fell_back, "recording_off")
+        if not recorder.is_open:
+            recorder.lost()
 
     def spent(self, seconds: float) -> None:
         """A call into the core took so long."""

@@ -47,12 +47,13 @@ class Profile:
         return f"{self.name}: {self.what}, {self.rows} rows, {self.kv_tokens:,} KV tokens"
 
 
-def linear(name: str, what: str, cost: Linear, origin: str, prefill: str, **size: int) -> Profile:
+def linear(name: str, what: str, cost: Linear, origin: str, prefill: str, machine: str, **size: int) -> Profile:
     """A profile of a fitted cost.
 
     :param origin: of the price of a decode step.
     :param prefill: of the price of prefill.
-    :param size: ``rows``, ``kv_tokens`` and ``context``.
+    :param machine: of its size.
+    :param size: ``rows``, ``kv_tokens``, ``context`` and ``prefill_tokens``.
     """
     constants = (
         Constant("base", cost.base, "s a decode step", origin),
@@ -61,7 +62,7 @@ def linear(name: str, what: str, cost: Linear, origin: str, prefill: str, **size
         Constant("distinct", cost.distinct, "s a distinct KV token", origin),
         Constant("prefill_base", cost.prefill_base, "s a prefill pass", prefill),
         Constant("prefill_token", cost.prefill_token, "s a computed token", prefill),
-        *_size(size["rows"], size["kv_tokens"], size["context"], "assumed"),
+        *_size(size["rows"], size["kv_tokens"], size["context"], machine),
     )
     return Profile(name, what, cost, constants=constants, **size)
 
@@ -114,9 +115,11 @@ PROFILES: dict[str, Profile] = {
             CPU,
             "measured: fit of decode steps, median error 6%",
             "assumed",
+            "assumed",
             rows=32,
             kv_tokens=65_536,
             context=8_192,
+            prefill_tokens=8_192,
         ),
     )
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from pathlib import Path
 
-from feather_sglang.simulate.traces import mooncake, openai, serving
+from feather_sglang.simulate.traces import mooncake, openai, recorded, serving
 from feather_sglang.simulate.traces.file import Reader, TraceFile
 from feather_sglang.simulate.traces.lines import TraceError, read_lines
 
@@ -13,6 +13,7 @@ __all__ = ["TraceError", "TraceFile", "read"]
 
 _FORMATS: tuple[tuple[frozenset[str], Reader], ...] = (
     (frozenset({"hash_ids"}), mooncake.read),
+    (frozenset({"recording"}), recorded.read),
     (frozenset({"input_lens", "total_input_tokens"}), serving.read),
     (frozenset({"messages", "prompt", "input", "body", "request"}), openai.read),
 )
