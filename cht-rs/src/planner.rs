@@ -2,6 +2,7 @@
 
 use crate::config::Error;
 use crate::figures::Figures;
+use crate::follow::Row;
 use crate::plan::{Budget, Plan};
 use crate::request::Arriving;
 
@@ -14,6 +15,8 @@ pub trait Planner {
     fn insert(&mut self, new: Arriving) -> Result<(), Error>;
     /// See [`crate::Index::begin`].
     fn begin(&mut self);
+    /// See [`crate::Index::follow`].
+    fn follow(&mut self, alive: &[u64], changed: &[Row<'_>], finished: &[u64]);
     /// See [`crate::Index::activate`].
     fn activate(&mut self, id: u64) -> Result<(), Error>;
     /// See [`crate::Index::publish`].
@@ -47,6 +50,10 @@ impl Planner for crate::Index {
 
     fn begin(&mut self) {
         self.begin();
+    }
+
+    fn follow(&mut self, alive: &[u64], changed: &[Row<'_>], finished: &[u64]) {
+        self.follow(alive, changed, finished);
     }
 
     fn activate(&mut self, id: u64) -> Result<(), Error> {

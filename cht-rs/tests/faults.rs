@@ -4,7 +4,7 @@
 
 mod common;
 
-use cht::{Arriving, Budget, Error, Figures, Index, Plan, Planner, Work};
+use cht::{Arriving, Budget, Error, Figures, Index, Plan, Planner, Row, Work};
 use common::driver::Subject;
 use common::operation::Op;
 use common::sequence::{Numbers, Setup, run_on};
@@ -29,12 +29,15 @@ enum Fault {
     TrustsTheMemory,
     ForgetsRefusals,
     DoesNotBegin,
+    KeepsLostRows,
+    IgnoresUnplannedRows,
+    FinishesBeforeTheyAreTold,
     OrdersRowsBackwards,
 }
 
 use Fault::*;
 
-const FAULTS: [Fault; 18] = [
+const FAULTS: [Fault; 21] = [
     AgesAnew,
     LeadsAlthoughTold,
     ForgetsTheReserve,
@@ -52,6 +55,9 @@ const FAULTS: [Fault; 18] = [
     TrustsTheMemory,
     ForgetsRefusals,
     DoesNotBegin,
+    KeepsLostRows,
+    IgnoresUnplannedRows,
+    FinishesBeforeTheyAreTold,
     OrdersRowsBackwards,
 ];
 
@@ -84,6 +90,22 @@ impl Planner for Faulty {
     fn begin(&mut self) {
         if !self.has(DoesNotBegin) {
             self.index.begin();
+        }
+    }
+
+    fn follow(&mut self, alive: &[u64], changed: &[Row<'_>], finished: &[u64]) {
+        let (mut alive, rows) = (alive.to_vec(), self.index.running_ids().collect::<Vec<_>>());
+        if self.has(KeepsLostRows) {
+            alive.extend(&rows);
+        }
+        if self.has(IgnoresUnplannedRows) {
+            alive.retain(|id| rows.contains(id));
+        }
+        if self.has(FinishesBeforeTheyAreTold) {
+            self.index.follow(&alive, &[], finished);
+            self.index.follow(&alive, changed, &[]);
+        } else {
+            self.index.follow(&alive, changed, finished);
         }
     }
 

@@ -3,10 +3,11 @@
 //! Slow on purpose (O(requests²) a pass). Property tests drive it beside [`crate::Index`] and compare every answer; the rule
 //! of a pass is in `rule.rs`.
 
+mod follow;
 mod rule;
 
 use crate::hash::{HashKey, Level};
-use crate::{Arriving, Budget, Config, Error, Figures, Plan, Planner};
+use crate::{Arriving, Budget, Config, Error, Figures, Plan, Planner, Row};
 use std::collections::HashSet;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +196,12 @@ impl Naive {
         }
     }
 
+    /// Whether a request with this id waits or runs.
+    #[must_use]
+    pub fn contains(&self, id: u64) -> bool {
+        self.find(id).is_some()
+    }
+
     /// Published tokens that each row of `order` has in common with the one before it.
     #[must_use]
     pub fn shared_along(&self, order: &[u64]) -> Vec<u64> {
@@ -224,6 +231,16 @@ impl Planner for Naive {
 
     fn begin(&mut self) {
         self.pass += 1;
+    }
+
+    fn follow(&mut self, alive: &[u64], changed: &[Row<'_>], finished: &[u64]) {
+        self.begin();
+        self.undo(0);
+        self.reconcile(alive);
+        changed.iter().for_each(|row| self.told(row));
+        for &id in finished {
+            self.leave(id, true);
+        }
     }
 
     fn activate(&mut self, id: u64) -> Result<(), Error> {

@@ -7,6 +7,8 @@ use cht::naive::Naive;
 use cht::{Arrival, Arriving, Budget, Config, End, Index, Plan, Planner, Work};
 use std::fmt::Debug;
 
+mod follow;
+
 /// What differs, in one line.
 pub type Violation = String;
 
@@ -91,6 +93,7 @@ impl<S: Subject> Driver<S> {
         match op {
             Op::Insert { .. } => self.arrive(op),
             Op::Pass { .. } => self.pass(op),
+            Op::Follow { .. } => self.follow(op),
             Op::Publish { who, share, computing } => {
                 let Some((id, length)) = self.pick(who) else { return Ok(()) };
                 let tokens = length * u64::from(share % 5) / 4;

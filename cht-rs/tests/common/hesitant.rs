@@ -2,7 +2,7 @@
 
 use super::driver::{Subject, since};
 use super::small::PLENTY;
-use cht::{Arriving, Budget, Error, Figures, Index, Plan, Planner, Work};
+use cht::{Arriving, Budget, Error, Figures, Index, Plan, Planner, Row, Work};
 
 pub struct Hesitant {
     pub index: Index,
@@ -38,6 +38,11 @@ impl Planner for Hesitant {
 
     fn begin(&mut self) {
         self.hesitate().begin();
+    }
+
+    fn follow(&mut self, alive: &[u64], changed: &[Row<'_>], finished: &[u64]) {
+        self.hesitate().follow(alive, changed, finished);
+        self.open = false;
     }
 
     fn activate(&mut self, id: u64) -> Result<(), Error> {

@@ -7,6 +7,8 @@ pub enum Op {
     Insert { base: u8, keep: u8, chunks: u8, symbol: u8, tail: u8, reserve: u8, flags: u8 },
     /// A pass: plan, cut by the gate, settled by the engine.
     Pass { kv: u16, rows: u8, prefill: u8, cut: u8, flags: u16 },
+    /// A pass begins: what the engine runs by now, what is new of it, and what finished.
+    Follow { who: u16, lost: u8, share: u8, symbol: u8, flags: u16 },
     /// A running row published some of its KV.
     Publish { who: u16, share: u8, computing: bool },
     /// Output tokens of a running row.
@@ -39,7 +41,7 @@ impl From<u64> for Op {
     fn from(code: u64) -> Op {
         let byte = code.to_le_bytes();
         let (who, flags) = (u16::from_le_bytes([byte[1], byte[2]]), u16::from_le_bytes([byte[6], byte[7]]));
-        match byte[0] % 25 {
+        match byte[0] % 27 {
             0..=5 => Op::Insert {
                 base: byte[1],
                 keep: byte[2],
@@ -58,6 +60,7 @@ impl From<u64> for Op {
             22 => Op::Activate { who },
             23 if byte[3] % 2 == 0 => Op::Forget,
             23 => Op::Bound { tokens: who },
+            24..=25 => Op::Follow { who, lost: byte[3], share: byte[4], symbol: byte[5], flags },
             _ => Op::Nonsense { who },
         }
     }
