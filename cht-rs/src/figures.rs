@@ -94,7 +94,7 @@ impl Index {
     /// Work done so far.
     #[must_use]
     pub fn work(&self) -> Work {
-        self.tree.work
+        self.tree.work()
     }
 
     /// Nodes in use, the root included.

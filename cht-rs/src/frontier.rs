@@ -40,6 +40,13 @@ pub(crate) struct Frontier {
     pub unsettled: Vec<NodeId>,
 }
 
+impl Frontier {
+    /// Chunks that waiting must save.
+    pub fn least_chunks(&self) -> u32 {
+        self.barrier_min.div_ceil(self.chunk).max(1) as u32
+    }
+}
+
 /// Chunks of the path to a node that are active, and published.
 #[derive(Clone, Copy, Debug)]
 struct Covered {
@@ -68,15 +75,12 @@ impl Tree {
         v == ROOT || self.node(v).counts.rows > 0
     }
 
-    /// Tokens that a request below the pending node `v` saves by waiting for it.
-    pub fn saved_by_waiting(&self, v: NodeId) -> u64 {
-        let published = self.deepest(v, Counts::published);
-        u64::from(self.node(v).depth - self.node(published).depth) * self.frontier.chunk
-    }
-
-    /// Whether the barrier holds back everything that waits below `v`, however long.
+    /// Whether the barrier holds back everything that waits below `v`, however long: waiting for it saves enough.
+    ///
+    /// What is published begins at the root, so that one chunk tells: O(nodes in what must be saved).
     pub fn is_blocked(&self, v: NodeId) -> bool {
-        self.is_pending(v) && self.saved_by_waiting(v) >= self.frontier.barrier_min
+        let (depth, least) = (self.node(v).depth, self.frontier.least_chunks());
+        self.is_pending(v) && depth >= least && !self.is_published(self.covering(v, depth - least + 1))
     }
 
     /// Adds `delta` to all nodes from `v` to the root.

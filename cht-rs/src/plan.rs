@@ -301,8 +301,7 @@ impl Index {
             return;
         }
         let chunk = u64::from(self.config.chunk);
-        let worth_it = u64::from(self.config.barrier_min).div_ceil(chunk).max(1) as u32;
-        let depth = self.tree.node(published).depth + worth_it;
+        let depth = self.tree.node(published).depth.saturating_add(self.tree.frontier.least_chunks());
         if depth > self.tree.node(end).depth {
             return;
         }

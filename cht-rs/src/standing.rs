@@ -27,14 +27,16 @@ impl Index {
     /// O(nodes on its path).
     pub(crate) fn standing(&self, slot: Slot) -> Standing {
         let (request, chunk) = (self.request(slot), u64::from(self.config.chunk));
-        let (mut v, mut computed) = (request.end, 0);
+        let (mut v, mut computed, mut walked) = (request.end, 0, 0);
         while !self.tree.is_published(v) {
             let node = self.tree.node(v);
             if computed == 0 && node.counts.leading > 0 {
                 computed = node.depth;
             }
             v = node.parent;
+            walked += 1;
         }
+        self.tree.walked(walked);
         let active = self.tree.deepest(v, |counts| counts.rows > 0);
         Standing {
             slot,

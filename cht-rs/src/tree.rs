@@ -9,6 +9,7 @@ use crate::node::{Counts, NIL, Node, NodeId, ROOT};
 use crate::queues::{Place, Places};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Levels are already hashes: one folded multiply spreads (parent, level) well enough, and is equal on every rank.
 #[derive(Default, Clone, Copy)]
@@ -65,6 +66,18 @@ pub(crate) struct Tree {
     /// Bytes of all queues of nodes.
     pub queue_bytes: usize,
     pub work: Work,
+    looked: Looked,
+}
+
+/// Nodes visited by walks that only look.
+#[derive(Debug, Default)]
+struct Looked(AtomicU64);
+
+impl Looked {
+    /// Not one operation for the processor, since nobody else counts meanwhile.
+    fn add(&self, nodes: u64) {
+        self.0.store(self.0.load(Relaxed) + nodes, Relaxed);
+    }
 }
 
 impl Tree {
@@ -82,6 +95,7 @@ impl Tree {
             label_chunks: 0,
             queue_bytes: 0,
             work: Work::default(),
+            looked: Looked::default(),
         }
     }
 
@@ -122,6 +136,17 @@ impl Tree {
         self.free = vec![];
         self.edges = FastMap::default();
         self.places = Places { nodes: vec![Place::NOWHERE], requests: vec![] };
+    }
+
+    /// Counts nodes visited by a walk that only looks.
+    pub fn walked(&self, nodes: u64) {
+        self.looked.add(nodes);
+    }
+
+    /// Work done so far.
+    pub fn work(&self) -> Work {
+        let looked = self.looked.0.load(Relaxed);
+        Work { nodes_visited: self.work.nodes_visited + looked, ..self.work }
     }
 
     pub fn edges(&self) -> usize {
@@ -175,18 +200,23 @@ impl Tree {
         if depth == 0 {
             return ROOT;
         }
-        let mut v = end;
+        let (mut v, mut walked) = (end, 1);
         while self.node(self.node(v).parent).depth >= depth {
             v = self.node(v).parent;
+            walked += 1;
         }
+        self.walked(walked);
         v
     }
 
     /// The deepest node on the path to `v`, itself included, for which `holds`; the root if none does.
     pub fn deepest(&self, mut v: NodeId, holds: impl Fn(&Counts) -> bool) -> NodeId {
+        let mut walked = 1;
         while v != ROOT && !holds(&self.node(v).counts) {
             v = self.node(v).parent;
+            walked += 1;
         }
+        self.walked(walked);
         v
     }
 

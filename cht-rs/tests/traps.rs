@@ -1,14 +1,11 @@
 //! What earlier prefix indexes got wrong, each as the smallest case that shows it.
 //!
-//! That the index gets them right in any combination is shown in `model.rs`; depth and memory in `limits.rs`.
+//! That the index gets them right in any combination is shown in `model.rs`; counted work in `work.rs`, depth and memory in `limits.rs`.
 
 mod common;
 
-use cht::{Budget, Config, Order, Work};
-use common::driver::{Driver, Subject};
-use common::hesitant::Hesitant;
-use common::operation::Op;
-use common::sequence::{Numbers, Setup, run_seed};
+use cht::{Config, Order};
+use common::sequence::{Setup, run_seed};
 use common::small::{PLENTY, Small, levels};
 
 fn missing() -> Small {
@@ -43,30 +40,6 @@ fn a_shorter_prompt_under_a_path_that_waits_surfaces() {
     let shorter = small.send(&[levels(1, 8)], 1);
     assert_eq!(small.best(), Some(shorter));
     small.check();
-}
-
-/// Admission and departure of one of `siblings` requests below one chunk.
-fn flip_among(order: Order, siblings: u64) -> u64 {
-    let mut small = Small::new(order, |_| ());
-    let family = levels(1, 8);
-    let leader = small.send(std::slice::from_ref(&family), 1);
-    let waiting: Vec<u64> = (2..2 + siblings).map(|i| small.send(&[family.clone(), levels(i, 4)], 1)).collect();
-    let work = small.cost(|small| {
-        small.run(leader);
-        small.run(waiting[0]);
-        small.index.leave(waiting[0], true);
-        small.index.leave(leader, true);
-    });
-    small.check();
-    work.queue_operations + work.nodes_visited
-}
-
-#[test]
-fn the_work_of_a_flip_does_not_depend_on_the_number_of_siblings() {
-    for order in [Order::Held, Order::Missing] {
-        let few = flip_among(order, 10);
-        assert_eq!((flip_among(order, 1_000), flip_among(order, 30_000)), (few, few), "{order:?}");
-    }
 }
 
 #[test]
@@ -264,67 +237,6 @@ fn everything_twice_is_everything_once() {
     assert_eq!(small.index.figures(), before);
     assert!(small.index.leave(id, true) && !small.index.leave(id, true));
     small.check();
-}
-
-#[test]
-fn forming_a_batch_costs_as_much_after_an_undo_as_before() {
-    let mut small = held();
-    for i in 0..300 {
-        small.send(&[levels(i % 7, 8), levels(100 + i, 3)], 1);
-    }
-    let budget = Budget { rows: 50, ..PLENTY };
-    let mut plans = vec![];
-    let costs: Vec<_> = (0..4)
-        .map(|_| {
-            small.index.undo(0);
-            small.cost(|small| plans.push(small.ids(budget)))
-        })
-        .collect();
-    // The first one sets the requests aside that the barrier holds back one by one.
-    assert!(costs[1..].windows(2).all(|pair| pair[0] == pair[1]), "{costs:?}");
-    assert!(plans.windows(2).all(|pair| pair[0] == pair[1]));
-}
-
-/// The work counted after each operation, with or without plans that are taken back in between.
-fn work_of(seed: u64, hesitates: bool) -> Vec<Work> {
-    let mut setup = Setup::from_seed(seed);
-    setup.config.barrier_min = 0; // then the barrier holds nobody back one by one, which a plan has to look at
-    let mut driver = Driver::new(setup, Hesitant::new(setup.index(), hesitates));
-    let mut numbers = Numbers(seed);
-    let work = |_| {
-        let mut op = Op::from(numbers.next());
-        if let Op::Pass { flags, .. } = &mut op {
-            *flags &= !0b10_0011; // room for all, nobody refused: so nobody is set aside
-        }
-        driver.apply(op).and_then(|()| driver.compare()).expect("as the model");
-        driver.subject.work()
-    };
-    (0..60).map(work).collect()
-}
-
-#[test]
-fn plans_that_were_taken_back_leave_no_residue() {
-    for seed in 0..1_000 {
-        assert_eq!(work_of(seed, true), work_of(seed, false), "seed {seed}");
-    }
-}
-
-#[test]
-fn no_cliff_in_the_counted_work_of_a_pass() {
-    let work = |waiting: u64| {
-        let mut small = held();
-        for i in 0..waiting {
-            small.send(&[levels(i % 2, 8), levels(10 + i, 3)], 1);
-        }
-        let row = small.send(&[levels(0, 8)], 1);
-        small.run(row);
-        let cost = small.cost(|small| assert_eq!(small.ids(Budget { rows: 32, ..PLENTY }).len(), 32));
-        cost.queue_operations + cost.nodes_visited + cost.looked_at
-    };
-    let at_128 = work(128);
-    for waiting in [127, 129, 1_000, 5_000, 100_000] {
-        assert!(work(waiting) <= at_128 + at_128 / 4, "{waiting}: {} instead of {at_128}", work(waiting));
-    }
 }
 
 #[test]
