@@ -237,7 +237,9 @@ impl Planner for Naive {
         self.begin();
         self.undo(0);
         self.reconcile(alive);
-        changed.iter().for_each(|row| self.told(row));
+        for row in changed {
+            self.told(row);
+        }
         for &id in finished {
             self.leave(id, true);
         }
