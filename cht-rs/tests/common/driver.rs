@@ -93,7 +93,10 @@ impl<S: Subject> Driver<S> {
         match op {
             Op::Insert { .. } => self.arrive(op),
             Op::Pass { .. } => self.pass(op),
-            Op::Follow { .. } => self.follow(op),
+            Op::Follow { .. } => {
+                self.follow(op);
+                Ok(())
+            }
             Op::Publish { who, share, computing } => {
                 let Some((id, length)) = self.pick(who) else { return Ok(()) };
                 let tokens = length * u64::from(share % 5) / 4;

@@ -1,10 +1,10 @@
 //! The start of a pass, as an engine tells it: rows that were lost sight of, that were not planned, that finished.
 
-use super::{Driver, Op, Subject, Violation};
+use super::{Driver, Op, Subject};
 use cht::{Planner, Row};
 
 impl<S: Subject> Driver<S> {
-    pub(super) fn follow(&mut self, op: Op) -> Result<(), Violation> {
+    pub(super) fn follow(&mut self, op: Op) {
         let Op::Follow { who, lost, share, symbol, flags } = op else { unreachable!() };
         let mut alive = self.model.rows_by_family().0;
         if lost % 4 == 0 && !alive.is_empty() {
@@ -49,6 +49,5 @@ impl<S: Subject> Driver<S> {
             }
         }
         self.alive.retain(|r| self.model.contains(r.id));
-        Ok(())
     }
 }
