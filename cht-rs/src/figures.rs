@@ -79,8 +79,8 @@ impl Index {
     /// What the index counts. O(pending nodes + nodes on one path).
     #[must_use]
     pub fn figures(&self) -> Figures {
-        let root = self.tree.node(ROOT).counts;
-        Figures {
+        let (root, looked) = (self.tree.node(ROOT).counts, self.tree.looked());
+        let figures = Figures {
             waiting: root.waiting as u64,
             held: self.held(),
             running: root.rows as u64,
@@ -88,7 +88,9 @@ impl Index {
             total_kv: self.row_tokens,
             distinct_kv: self.distinct_kv(),
             cached_tokens: self.tree.cached_chunks * u64::from(self.config.chunk),
-        }
+        };
+        self.tree.set_looked(looked); // whoever reads figures finds the counted work as it was
+        figures
     }
 
     /// Work done so far.

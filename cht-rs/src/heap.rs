@@ -13,7 +13,8 @@ const ARITY: usize = 4;
 /// An empty heap keeps room for so many entries: a request that is admitted and taken back allocates nothing.
 const SMALL: usize = 4;
 
-/// Keys must differ from each other: then no answer depends on the history of the heap.
+/// Keys must differ from each other, or answers would depend on the history of the heap. Those of every heap here do: each
+/// is, or ends in, the sequence number of the one request that brought the item in, and no request is below two items.
 #[derive(Clone, Debug)]
 pub(crate) struct Heap<K, I = u32> {
     entries: Entries<K, I>,

@@ -66,18 +66,8 @@ pub(crate) struct Tree {
     /// Bytes of all queues of nodes.
     pub queue_bytes: usize,
     pub work: Work,
-    looked: Looked,
-}
-
-/// Nodes visited by walks that only look.
-#[derive(Debug, Default)]
-struct Looked(AtomicU64);
-
-impl Looked {
-    /// Not one operation for the processor, since nobody else counts meanwhile.
-    fn add(&self, nodes: u64) {
-        self.0.store(self.0.load(Relaxed) + nodes, Relaxed);
-    }
+    /// Nodes visited by walks that only look. Nobody else counts meanwhile, so that a load and a store will do.
+    looked: AtomicU64,
 }
 
 impl Tree {
@@ -95,7 +85,7 @@ impl Tree {
             label_chunks: 0,
             queue_bytes: 0,
             work: Work::default(),
-            looked: Looked::default(),
+            looked: AtomicU64::new(0),
         }
     }
 
@@ -140,13 +130,21 @@ impl Tree {
 
     /// Counts nodes visited by a walk that only looks.
     pub fn walked(&self, nodes: u64) {
-        self.looked.add(nodes);
+        self.set_looked(self.looked() + nodes);
+    }
+
+    /// Nodes visited by such walks so far.
+    pub fn looked(&self) -> u64 {
+        self.looked.load(Relaxed)
+    }
+
+    pub fn set_looked(&self, nodes: u64) {
+        self.looked.store(nodes, Relaxed);
     }
 
     /// Work done so far.
     pub fn work(&self) -> Work {
-        let looked = self.looked.0.load(Relaxed);
-        Work { nodes_visited: self.work.nodes_visited + looked, ..self.work }
+        Work { nodes_visited: self.work.nodes_visited + self.looked(), ..self.work }
     }
 
     pub fn edges(&self) -> usize {

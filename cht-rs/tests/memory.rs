@@ -16,16 +16,18 @@ type Prompt = fn(u64) -> Vec<Vec<u64>>;
 /// One test: other threads would be counted, too.
 #[test]
 fn bytes_are_what_the_allocator_counts() {
-    let shapes: [(&str, u64, Prompt); 4] = [
+    let shapes: [(&str, u64, Prompt); 5] = [
         ("short paths", 20_000, |i| vec![levels(1_000 + i, 2)]),
         ("long paths", 500, |i| vec![levels(1_000 + i, 400)]),
         ("one path", 20_000, |_| vec![levels(1, 10)]),
         ("branches of one path", 20_000, |i| vec![levels(1, 10), levels(1_000 + i, 1)]),
+        ("families of one path", 20_000, |i| vec![levels(1, 4), levels(10 + i % 500, 4), levels(1_000 + i, 1)]),
     ];
     for (shape, requests, prompt) in shapes {
         let region = Region::new(ALLOCATOR);
         let mut small = Small::new(Order::Held, |setup| setup.config.capacity = 1 << 40);
         let compare = |small: &Small, state: &str| {
+            small.check(); // bytes are counted right to the last one of a queue
             let change = region.change();
             let (said, real) = (small.index.bytes(), (change.bytes_allocated - change.bytes_deallocated) as u64);
             assert!(said.abs_diff(real) < real / 16 + 500, "{shape}, {state}: {said} bytes, and {real} are allocated");
