@@ -28,9 +28,9 @@ impl Index {
     /// The next request in order, whether or not it fits, and its tokens that no running row holds. O(log A).
     #[must_use]
     pub fn best(&self) -> Option<(u64, u64)> {
-        let slot = self.first_in_order()?;
-        let request = self.request(slot);
+        let (request, looked) = (self.request(self.first_in_order()?), self.tree.looked());
         let active = self.tree.deepest(request.end, |counts| counts.rows > 0);
+        self.tree.set_looked(looked); // who reads answers finds the counted work as it was
         Some((request.id, self.beyond(request, active)))
     }
 
@@ -89,7 +89,7 @@ impl Index {
             distinct_kv: self.distinct_kv(),
             cached_tokens: self.tree.cached_chunks * u64::from(self.config.chunk),
         };
-        self.tree.set_looked(looked); // whoever reads figures finds the counted work as it was
+        self.tree.set_looked(looked);
         figures
     }
 
