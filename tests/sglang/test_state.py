@@ -27,6 +27,23 @@ def test_server_info_shows_the_scheduler_in_plain_builtins(start):
     assert (after["waiting"], after["running"], after["admitted"]) == (0, 0, 8)
 
 
+def test_waits_are_shown_by_family_and_by_namespace(start):
+    harness = start(max_running_requests=4)
+    for i, prompt in enumerate(interleaved(Tokens().families(2, 6, 128, 16))):
+        harness.send(prompt, new=8, cache_salt="secret" if i % 2 else None)
+    for _ in range(4):
+        harness.step()
+    shown = harness.state()["feather"]
+    waiting = [family for family in shown["families"] if family["waiting"]]
+    assert [family["waiting"] for family in waiting] == [4, 4]
+    assert all(family["oldest_seconds"] > 0 for family in waiting)
+    harness.run()
+    waits = harness.state()["feather"]["waits"]
+    assert {name: group["admitted"] for name, group in waits["namespaces"].items()} == {"default": 6, "n1": 6}
+    assert all(group["longest_seconds"] >= group["mean_seconds"] > 0 for group in waits["namespaces"].values())
+    assert "secret" not in json.dumps(harness.state(), default=str)
+
+
 def test_the_key_of_the_hashes_is_shown_nowhere(start):
     harness = start()
     key = harness.server_args._feather["hash_key"]
