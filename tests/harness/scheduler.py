@@ -155,6 +155,7 @@ class Harness:
         if chunked_prefill_size is not None:
             scheduler.chunked_prefill_size = chunked_prefill_size
         scheduler.__dict__.pop("feather", None)
+        scheduler.__dict__.pop("feather_rows", None)
         scheduler.waiting_queue = []
         scheduler.policy = SchedulePolicy(policy, scheduler.tree_cache, False, False, False)
         if policy == "feather":

@@ -18,6 +18,7 @@ import feather_sglang
 from feather_sglang.cli import model
 
 SCHEMA = {"name": "feather doctor", "version": 1}
+SKEW_SCHEMA = {"name": "feather doctor --skew", "version": 1}
 
 
 class Finding(NamedTuple):
@@ -39,7 +40,17 @@ def main(argv: list[str]) -> int:
         "not. The exit status is 1 when something is wrong.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    as_json = parser.parse_args(argv).json
+    parser.add_argument(
+        "--skew",
+        action="store_true",
+        help="instead, time decode steps of even and of skewed KV lengths, and say whether --feather-decode aligned "
+        "can pay here (about a minute)",
+    )
+    parser.add_argument("--attention-backend", metavar="NAME", help="with --skew: another than SGLang would choose")
+    arguments = parser.parse_args(argv)
+    as_json = arguments.json
+    if arguments.skew:
+        return _skew(arguments.attention_backend, as_json)
     findings = examine()
     sound = all(finding.problem is None for finding in findings.values())
     if as_json:
@@ -49,6 +60,15 @@ def main(argv: list[str]) -> int:
         print("\n".join(_lines(subject, finding) for subject, finding in findings.items()))
         print("\nnothing is wrong" if sound else "\nsomething is wrong: see above")
     return 0 if sound else 1
+
+
+def _skew(attention_backend: str | None, as_json: bool) -> int:
+    with _quiet():
+        from feather_sglang.bench import skew
+
+        found = skew.measure(attention_backend)
+    print(json.dumps({"schema": SKEW_SCHEMA, **skew.report(found)}, indent=2) if as_json else skew.lines(found))
+    return 0
 
 
 def examine() -> dict[str, Finding]:

@@ -77,6 +77,21 @@ class Row(NamedTuple):
     """Pipeline micro-batch."""
 
 
+class Resident(NamedTuple):
+    """A running row as it is looked at when rows are chosen: what decodes, sits out, or is parked."""
+
+    id: int
+    length: int
+    """KV tokens that it attends to, wherever they are."""
+    private: int
+    """Device tokens that parking it frees, or that resuming it needs, in whole pages."""
+    parked: bool = False
+    settled: bool = True
+    """Nothing of it is in flight: it may be parked."""
+    must_decode: bool = False
+    """It is being aborted, or is otherwise not to be held back."""
+
+
 class View(NamedTuple):
     """What gates and selectors see of the running batch."""
 
@@ -91,6 +106,8 @@ class View(NamedTuple):
     held: int
     step: int = 0
     """``Limits.step``."""
+    residents: Sequence[Resident] = ()
+    """The same rows, oldest first; only where rows may be chosen."""
 
 
 @dataclass(slots=True)
@@ -105,9 +122,16 @@ class Limits:
     """Tokens this pass may prefill."""
     step: int = 0
     """Number of the forward step that this pass leads to, equal on all ranks: its ``Step.seq``."""
-    step_tokens: int = 0
+    soon_tokens: int = 0
+    """KV that rows which finish in flight give back before the next pass."""
+    page: int = 1
+    """Tokens of a page of the KV pool: what a row takes at a time."""
     host_tokens: int = 0
+    """Tokens that may be parked in addition, in one piece or several."""
+    host_rows: int = 0
+    """Rows that may be parked in addition."""
     link_tokens: int = 0
+    """KV that can come back from the host beside the steps, in a second."""
     chunked: bool = True
     """Whether the last request named may exceed ``prefill_tokens``, and be chunked."""
     idle: bool = False
@@ -156,9 +180,13 @@ class Decode(NamedTuple):
     rows: list[int]
     """Depth-first by path: siblings are neighbours."""
     park: list[int]
+    """Rows whose private KV goes to the host, before the step."""
     resume: list[int]
+    """Parked ones whose KV comes back, before the step and after ``park``."""
     shared: list[int]
     """``shared[i]``: published tokens that row i has in common with row i - 1; ``core.sharing`` makes a plan of it."""
+    release: Sequence[int] = ()
+    """Rows that give up their KV and go back to the waiting queue: nobody else could go on."""
 
 
 EPISODE_STEPS = 16
@@ -216,15 +244,28 @@ class Gate(Protocol):
 
 
 class Selector(Protocol):
-    """Decides which rows decode; None: the same rows as before."""
+    """Decides which rows decode, of those that ``view.residents`` has. Seeded, and without a clock, as a gate."""
 
-    def select(self, view: View, limits: Limits) -> Decode | None: ...
+    name: str
+
+    def select(self, view: View, limits: Limits) -> Decode | None:
+        """Who decodes, is parked and comes back; None: all that fit."""
+        ...
+
+    def observe(self, step: Step) -> None:
+        """What a step took."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Figures for operators, in plain values."""
+        ...
 
 
 class Core(Protocol):
     """The scheduler core as an engine adapter sees it."""
 
     gate: Gate
+    selector: Selector
 
     @property
     def scheduled_tokens(self) -> int: ...
@@ -239,7 +280,7 @@ class Core(Protocol):
     def begin(self, changed: Sequence[Row], alive: Sequence[int], finished: Mapping[int, int] = ...) -> None: ...
     def plan_admissions(self, limits: Limits) -> Admissions: ...
     def settle(self, reused: Mapping[int, int], refused: Mapping[int, str]) -> None: ...
-    def plan_decode(self, limits: Limits) -> Decode: ...
+    def plan_decode(self, limits: Limits, residents: Sequence[Resident] = ...) -> Decode: ...
     def observe(self, steps: Iterable[Step]) -> None: ...
     def bound_waits(self, tokens: int) -> None: ...
     def forget(self) -> None: ...

@@ -17,7 +17,9 @@ from zlib import crc32
 from feather_sglang._cht import Index
 from feather_sglang.core.gates import make_guarded
 from feather_sglang.core.gates.fixed import Fixed
-from feather_sglang.core.interface import Admissions, Candidate, Decode, Limits, Request, Row, Step, View
+from feather_sglang.core.interface import Admissions, Candidate, Decode, Limits, Request, Resident, Row, Step, View
+from feather_sglang.core.parking import fit, in_family_order
+from feather_sglang.core.selectors import make_selector
 from feather_sglang.core.settings import Settings
 
 _candidate = partial(tuple.__new__, Candidate)
@@ -35,6 +37,7 @@ class SchedulerCore:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.gate = make_guarded(settings.gate, settings.gate_seed)
+        self.selector = make_selector(settings)
         self._index = Index(
             chunk_size=settings.chunk_size,
             page_size=settings.page_size,
@@ -71,8 +74,8 @@ class SchedulerCore:
 
     @property
     def wants_steps(self) -> bool:
-        """Whether the gate learns from steps; measuring them for one that does not is a waste."""
-        return not isinstance(self.gate, Fixed)
+        """Whether gate or selector learn from steps; measuring them for nobody is a waste."""
+        return not isinstance(self.gate, Fixed) or self.selector.name == "aligned"
 
     def enqueue(self, request: Request) -> None:
         """A request enters the waiting queue; a running one with the same id was retracted, and leaves its row.
@@ -156,15 +159,24 @@ class SchedulerCore:
             self._recent.append(self.decisions)
         self._refused += len(refused)
 
-    def plan_decode(self, limits: Limits) -> Decode:
-        """All rows, sorted by family. O(rows log rows)."""
+    def plan_decode(self, limits: Limits, residents: Sequence[Resident] = ()) -> Decode:
+        """The rows that decode, sorted by family: all of them, unless ``residents`` are given to choose from.
+
+        O(rows log rows).
+
+        :param residents: every running row, oldest first.
+        """
         rows, shared = self._index.rows_by_family()
-        return Decode(rows, [], [], shared)
+        if not residents:
+            return Decode(rows, [], [], shared)
+        view = self.view()._replace(residents=residents)
+        return in_family_order(self.selector.select(view, limits) or fit(residents, limits), rows, shared)
 
     def observe(self, steps: Iterable[Step]) -> None:
-        """Feeds measured steps to the gate, in order."""
+        """Feeds measured steps to gate and selector, in order."""
         for step in steps:
             self.gate.observe(step)
+            self.selector.observe(step)
 
     def shared_kv(self, only: Collection[int] | None = None) -> int:
         """Published KV tokens of running rows, counted for each row that has them but the first.
@@ -206,6 +218,8 @@ class SchedulerCore:
         self._admitted, self._stops = other._admitted, other._stops
         self._barrier_waits, self._refused = other._barrier_waits, other._refused
         self._digest, self._recent = other._digest, other._recent
+        if other.selector.name == self.selector.name:
+            self.selector = other.selector
         if other.gate.name == self.settings.gate:
             self.gate = other.gate
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 ORDERS = ("held", "missing")
+DECODES = ("all", "aligned", "families")
 GATES = ("never", "static", "ucb", "q", "model")
 
 
@@ -32,12 +33,24 @@ class Settings:
     """Scheduled tokens after which a waiting request is served in arrival order, whatever else holds."""
     kv_capacity: int = 1 << 20
     """Tokens of the engine's KV pool."""
+    decode: str = "all"
+    """Which rows decode: all that fit, those of similar KV length, or one prefix family after the other."""
+    align_rows: int = 36
+    """``aligned``: rows of a batch, at least."""
+    align_share: float = 0.4
+    """``aligned``: of the KV pool that a batch may hold."""
     hash_key: tuple[int, int] = (0, 0)
     """Two unsigned 64-bit halves of the key of the chunk hashes."""
 
     def __post_init__(self) -> None:
         _choice("order", self.order, ORDERS)
         _choice("gate", self.gate, GATES)
+        _choice("decode", self.decode, DECODES)
+        _whole("align_rows", self.align_rows, 1)
+        if isinstance(self.align_share, bool) or not (
+            isinstance(self.align_share, int | float) and 0 < self.align_share <= 1
+        ):
+            raise ValueError(f"align_share {self.align_share!r}: expected a number above 0, and at most 1")
         _whole("page_size", self.page_size, 1)
         _whole("chunk_size", self.chunk_size, 1)
         if self.chunk_size % self.page_size:

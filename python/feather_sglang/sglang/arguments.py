@@ -27,6 +27,7 @@ from feather_sglang.sglang.options import (
     read_options,
     settings_of,
 )
+from feather_sglang.sglang.parking import support
 
 _EXIT_STATUS = 2
 """As argparse exits for a bad argument."""
@@ -85,7 +86,9 @@ def check(result: Any, server_args: Any) -> None:
             check_arguments(server_args, resolved)
         if resolved.schedule_policy == POLICY:
             _check(server_args, page_size=resolved.page_size)
-            observe.check(options_of(server_args), resolved)
+            options = options_of(server_args)
+            observe.check(options, resolved)
+            support.check_arguments(options, resolved)
     except OptionError as error:
         if server_args._feather["command_line"]:
             _exit(error)
@@ -143,6 +146,8 @@ def _check(server_args: Any, page_size: int | None) -> None:
     options = options_of(server_args)
     # The pool's size is known only to the scheduler, and cannot be wrong.
     settings_of(options, page_size=page_size or 1, kv_capacity=1 << 20, hash_key=(0, 0))
+    support.check_options(options)
+    support.check_arguments(options, server_args)
     if server_args.enable_priority_scheduling:
         raise OptionError(
             "--schedule-policy feather does not go with --enable-priority-scheduling: SGLang orders by priority only "

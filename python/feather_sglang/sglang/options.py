@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from feather_sglang.core.settings import GATES, ORDERS, Settings, default_chunk_size
+from feather_sglang.core.settings import DECODES, GATES, ORDERS, Settings, default_chunk_size
 
 POLICY = "feather"
 """The choice of ``--schedule-policy``."""
@@ -156,6 +156,50 @@ FLAGS: tuple[Flag, ...] = (
         "auto: where that saves more than it costs.",
     ),
     Flag(
+        "decode",
+        _one_of(*DECODES),
+        f"{{{','.join(DECODES)}}}",
+        _DEFAULTS["decode"],
+        "Which rows decode. aligned: those of similar KV length, where the longest row of a batch is found to matter; "
+        "families: one prefix family after the other, for measuring.",
+    ),
+    Flag(
+        "align_rows",
+        int,
+        "REQUESTS",
+        _DEFAULTS["align_rows"],
+        "With --feather-decode aligned: requests of a batch, at least.",
+    ),
+    Flag(
+        "align_share",
+        float,
+        "SHARE",
+        _DEFAULTS["align_share"],
+        "With --feather-decode aligned: share of the KV pool that a batch may hold.",
+    ),
+    Flag(
+        "park",
+        _one_of("off", "pressure"),
+        "{off,pressure}",
+        "off",
+        "pressure: when the KV pool is full, copy what is a running request's own to host memory and go on with it "
+        "later, instead of computing it again.",
+    ),
+    Flag(
+        "park_host_tokens",
+        int,
+        "TOKENS",
+        None,
+        "With --feather-park: host memory, in KV tokens. Default: 65536, or the size of the KV pool if that is less.",
+    ),
+    Flag(
+        "park_rows",
+        int,
+        "REQUESTS",
+        None,
+        "With --feather-park: requests that may be parked at a time. Default: as many as fit.",
+    ),
+    Flag(
         "on_mismatch",
         _one_of("refuse", "fcfs"),
         "{refuse,fcfs}",
@@ -183,6 +227,12 @@ class Options:
     state_every: float
     row_order: str
     sharing: str
+    decode: str
+    align_rows: int
+    align_share: float
+    park: str
+    park_host_tokens: int | None
+    park_rows: int | None
     on_mismatch: str
 
 
@@ -263,6 +313,9 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
             kv_capacity=kv_capacity,
             hash_key=hash_key,
             aging=options.aging,
+            decode=options.decode,
+            align_rows=options.align_rows,
+            align_share=options.align_share,
         )
 
 

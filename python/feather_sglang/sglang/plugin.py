@@ -44,6 +44,7 @@ def read_config_hook() -> Hook:
 def scheduler_hooks() -> list[Hook]:
     """The hooks of the scheduler's process, with the parameters that each of them relies on."""
     from feather_sglang.sglang import changes, hooks
+    from feather_sglang.sglang.parking import hooks as parking
 
     scheduler = f"{SCHEDULER}.Scheduler"
     return [
@@ -52,9 +53,13 @@ def scheduler_hooks() -> list[Hook]:
             f"{_POLICY}.SchedulePolicy.calc_priority", "around", hooks.order_queue, ("waiting_queue", "running_batch")
         ),
         Hook(f"{_POLICY}.PrefillAdder.__init__", "after", hooks.adder_built, ("running_batch", "rem_input_tokens")),
+        Hook(f"{_POLICY}.PrefillAdder.__init__", "after", parking.adder_built),
         Hook(f"{scheduler}.__init__", "after", hooks.scheduler_started, ("server_args",)),
         Hook(f"{scheduler}._get_new_batch_prefill_raw", "around", hooks.admission_pass, ("running_batch",)),
+        # First, and so inside of the next one, which must see all rows.
+        Hook(f"{scheduler}.update_running_batch", "around", parking.decode_pass, ("batch",)),
         Hook(f"{scheduler}.update_running_batch", "before", hooks.before_decode, ("batch",)),
+        Hook(f"{scheduler}.get_next_batch_to_run", "around", parking.next_batch, ("running_batch",)),
         Hook(RUN_BATCH, "around", hooks.run_batch, ("batch",)),
         Hook(f"{scheduler}.process_batch_result", "after", hooks.step_ended, ("batch", "result")),
         Hook(f"{scheduler}._poll_timeout_aborts", "after", hooks.leader_sends),
@@ -71,6 +76,11 @@ def scheduler_hooks() -> list[Hook]:
         Hook(f"{scheduler}.set_internal_state", "around", changes.set_internal_state, ("recv_req",)),
         Hook(f"{scheduler}.handle_shutdown", "after", hooks.shut_down),
         Hook(f"{_METRICS}.SchedulerMetricsCollector.log_stats", "after", hooks.metrics_logged, ("stats",)),
+        Hook(
+            "sglang.srt.managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens",
+            "around",
+            parking.count_output,
+        ),
         Hook(
             "sglang.srt.lora.lora_drainer.LoRADrainer.update_draining_state",
             "before",

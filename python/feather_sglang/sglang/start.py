@@ -14,6 +14,7 @@ from feather_sglang.sglang.adapter import Adapter
 from feather_sglang.sglang.arguments import hash_key_of, mismatch_message, options_of, resolved_of
 from feather_sglang.sglang.compat import check_hooks, check_patches, check_version, counts_held_rows
 from feather_sglang.sglang.options import DISABLE, POLICY, is_disabled, settings_of
+from feather_sglang.sglang.parking import start as parking
 from feather_sglang.sglang.ranks import Ranks
 from feather_sglang.sglang.ticks import Ticks
 
@@ -64,6 +65,7 @@ def activate(scheduler: Any) -> None:
     adapter = attach(
         scheduler, settings, max_wait=options.max_wait, row_order=options.row_order == "on", recorder=recorder
     )
+    parking.begin(scheduler, adapter, options)
     observe.begin(adapter, scheduler, options, resolved_of(scheduler.server_args))
     logger.info("feather: %s", start_line(settings, options.max_wait))
 
@@ -153,6 +155,9 @@ def state_of(scheduler: Any) -> dict[str, Any] | None:
         "max_wait": scheduler.feather_ticks.max_wait,
         "chunk_size": settings.chunk_size,
         "row_order": row_order_of(adapter),
+        "decode": settings.decode,
+        "selector_state": adapter.ask(lambda core: core.selector.state()) or {},
+        "parking": parking.state_of(scheduler),
         "version": __version__,
         "waiting": len(adapter.book.waiting) + len(adapter.book.express),
         "running": len(adapter.book.running),
