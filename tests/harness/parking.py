@@ -46,6 +46,15 @@ def park_at_random(harness: Harness, seed: int, host_tokens: int = 20_000) -> Ro
     """Have the rows of a Scheduler sit out and park at random."""
     rows = park_under_pressure(harness, host_tokens)
     rows._choose, rows._always = AtRandom(seed), True
+    park = rows.tails.park
+
+    def check_and_park(req: Any) -> bool:
+        # On the CPU a step is over when it is launched, so a wrong copy would be right by chance.
+        in_flight = [other for batch, _ in harness.scheduler.result_queue for other in batch.reqs]
+        assert not any(other is req for other in in_flight), "a row is parked whose step is in flight"
+        return park(req)
+
+    rows.tails.park = check_and_park  # type: ignore[method-assign]
     return rows
 
 

@@ -108,7 +108,9 @@ def serve(harness, disturb=lambda step: None) -> dict[str, Any]:
     def step():
         nonlocal passes
         disturb(passes)
-        harness.step()
+        batch = harness.step()
+        parked = {req.rid for req in harness.scheduler.feather_rows.tails._parked}
+        assert batch is None or parked.isdisjoint(batch.rids), "a step of rows whose KV is away"
         if passes % 8 == 0:
             check_mirror(harness)
         passes += 1
