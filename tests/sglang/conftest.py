@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from sglang.srt.plugins import load_plugins
 
 from tests.harness import pool
 from tests.harness.scheduler import Harness
@@ -26,6 +27,7 @@ def start_alone() -> Iterator[Callable[..., Harness]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _end() -> Iterator[Any]:
+def _plugins() -> Iterator[Any]:
+    load_plugins()
     yield
     pool.discard()
