@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -19,6 +22,15 @@ from feather_sglang.cli.errors import UsageError
 
 MODELLED = [each for each in EXPERIMENTS.values() if not each.alone]
 MEASURED = [each for each in EXPERIMENTS.values() if each.alone]
+
+ONE_ROW = """
+import json, sys
+from feather_sglang.bench.paper.main import EXPERIMENTS
+out, sys.stdout = sys.stdout, sys.stderr
+experiment = EXPERIMENTS[sys.argv[1]]
+json.dump([experiment.measure(next(iter(experiment.work(True))))], out)
+"""
+"""In a process of its own: a Scheduler stays for as long as its process."""
 
 
 @pytest.mark.slow
@@ -36,7 +48,7 @@ def test_a_modelled_experiment_in_reduced_form(experiment):
 @pytest.mark.slow
 @pytest.mark.parametrize("experiment", MEASURED, ids=lambda each: each.name)
 def test_a_measured_experiment_in_reduced_form(experiment):
-    rows = [experiment.measure(work) for work in [*experiment.work(True)][:1]]
+    rows = json.loads(subprocess.run([sys.executable, "-c", ONE_ROW, experiment.name], stdout=PIPE, check=True).stdout)
     found = summary(experiment, rows)
     assert "measured" in render(experiment.name, found, rows)
     assert all(ratio > 0 for part in (*found["asked"], *found["beside"]) for ratio in part["ratios"])

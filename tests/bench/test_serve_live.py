@@ -31,7 +31,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server.Server]:
         "--schedule-policy",
         "feather",
         "--feather-order",
-        "missing",
+        "held",
         "--log-requests",
         "--log-requests-level",
         "2",
@@ -60,8 +60,8 @@ def test_families_are_found_in_the_cache_and_labelled(
     status, report = bench(*GENERATED, *sizes, "--flush", "--api-key", "a-secret")  # which it does not want
     said = capsys.readouterr()
     assert status == 0, said.err
-    assert list(report["arms"]) == ["feather-missing"]  # what it is
-    arm = report["arms"]["feather-missing"]
+    assert list(report["arms"]) == ["feather-held"]  # what it is
+    arm = report["arms"]["feather-held"]
     assert arm["cacheable_tokens"] in range(4 * 3 * 700, 4 * 3 * 700 + 200)
     assert arm["cached_tokens"] >= 0.9 * arm["cacheable_tokens"]
     assert arm["prefill_tokens"] + arm["cached_tokens"] == 16 * (300 + 16) + 16 * (400 + 16)
@@ -81,10 +81,10 @@ def test_families_are_found_in_the_cache_and_labelled(
 def test_a_closed_loop_and_arrivals(bench: Any) -> None:
     sizes = [*GENERATED, "--prefix", "64", "--suffix", "16", "--output-tokens", "6"]
     _, report = bench(*sizes, "--concurrency", "2", "--flush")
-    assert report["arms"]["feather-missing"]["mean_batch"] <= 2
+    assert report["arms"]["feather-held"]["mean_batch"] <= 2
     _, report = bench(*sizes, "--rate", "16")
     assert report["rows"][0]["seconds"] > 0.4  # sixteen arrivals take a second on average
-    assert report["arms"]["feather-missing"]["cached_tokens"] > 15 * 64  # not flushed: what was sent before is there
+    assert report["arms"]["feather-held"]["cached_tokens"] > 15 * 64  # not flushed: what was sent before is there
 
 
 def test_a_recording(bench: Any) -> None:
@@ -99,5 +99,5 @@ def test_a_request_that_the_server_refuses_is_one_line(bench: Any, capsys: pytes
     status, report = bench(*GENERATED, "--prefix", "30000")
     said = capsys.readouterr().err
     assert (status, report) == (1, None)
-    assert "feather: error: feather-missing: a request of 30,064 tokens ended after" in said
+    assert "feather: error: feather-held: a request of 30,064 tokens ended after" in said
     assert "Traceback" not in said

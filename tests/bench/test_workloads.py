@@ -87,10 +87,10 @@ def _switches(args: tuple[str, ...]) -> dict[str, str]:
 
 
 def test_orders_and_gates_are_all_there_and_a_running_server_is_named_alike() -> None:
-    assert set(arms.GROUPS["feather-all"]) >= {"feather", "feather-missing", "feather-static", "feather-missing-model"}
+    assert set(arms.GROUPS["feather-all"]) >= {"feather", "feather-held", "feather-static", "feather-held-model"}
     assert len(arms.GROUPS["feather-all"]) == 10
-    assert arms.name_of("feather", "held", "never") == "feather"
-    assert arms.name_of("feather", "missing", "ucb") == "feather-missing-ucb"
+    assert arms.name_of("feather", "missing", "never") == "feather"
+    assert arms.name_of("feather", "held", "ucb") == "feather-held-ucb"
     assert arms.name_of("lpm") == "lpm"
 
 

@@ -12,7 +12,7 @@ from feather_sglang.core.settings import GATES, Settings, default_chunk_size
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("order", "fifo", "expected one of held, missing"),
+        ("order", "fifo", "expected one of missing, held"),
         ("gate", "ucb9", "expected one of never, static"),
         ("chunk_size", 0, "expected a whole number of at least 1"),
         ("chunk_size", 2.5, "expected a whole number of at least 1"),

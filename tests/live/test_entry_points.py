@@ -41,7 +41,7 @@ def test_the_start_line_says_what_is_at_work(launched: server.Server) -> None:
     assert launched.log is not None
     lines = [line for line in launched.log.read_text().splitlines() if "policy=feather" in line]
     assert len(lines) == 1
-    assert all(word in lines[0] for word in ("order=held", "gate=never", "chunk=64", "ageing=", "barrier=256"))
+    assert all(word in lines[0] for word in ("order=missing", "gate=never", "chunk=64", "ageing=", "barrier=256"))
 
 
 def test_an_openai_client_is_answered(launched: server.Server) -> None:

@@ -153,7 +153,7 @@ def test_the_decision_log_holds_every_admission_and_no_secret(served: server.Ser
 def test_top_shows_one_frame_in_a_pipe(served: server.Server) -> None:
     shown = feather("top", "--url", served.url, "--once")
     assert "\x1b" not in shown
-    for part in ("order held", "gate ucb", "batch", "queue", "passes", "waits", "cached", served.url):
+    for part in ("order missing", "gate ucb", "batch", "queue", "passes", "waits", "cached", served.url):
         assert part in shown, shown
 
 
@@ -197,7 +197,7 @@ def test_top_lives_in_a_terminal_and_leaves_it_as_it_was(served: server.Server) 
 
 def test_set_changes_it_and_says_so(served: server.Server) -> None:
     said = feather("set", "--url", served.url, "gate=never", "order=missing", "aging=0.5", "barrier-min=128")
-    assert said == "gate ucb -> never, order held -> missing, aging 0.2 -> 0.5, barrier_min 256 -> 128\n"
+    assert said == "gate ucb -> never, aging 0.2 -> 0.5, barrier_min 256 -> 128\n"
     assert feather("set", "--url", served.url, "max-wait=90") == "max_wait 60.0 -> 90.0\n"
     generate(served.url, Tokens().take(300))
     assert "order missing   gate never" in feather("top", "--url", served.url, "--once")

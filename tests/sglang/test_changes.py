@@ -28,7 +28,7 @@ def send(harness, server_args):
 @pytest.fixture
 def harness(start):
     harness = start(**LOAD)
-    harness.reconfigure("feather")
+    harness.reconfigure("feather", order="held")
     return harness
 
 

@@ -29,7 +29,7 @@ def lines_of(path):
 
 def test_a_run_can_be_followed(start_alone, tmp_path):
     path = tmp_path / "decisions"
-    harness = start_alone(options={"log": path}, max_running_requests=8)
+    harness = start_alone(options={"log": path, "order": "held"}, max_running_requests=8)
     families = Tokens().families(2, 4, 512, 40)
     rids = [harness.send(p, new=4, cache_salt="do-not-show") for p in interleaved(families)]
     harness.run()
@@ -53,7 +53,7 @@ def test_a_run_can_be_followed(start_alone, tmp_path):
 
 def test_it_says_why_a_request_goes_before_an_older_one(start_alone, tmp_path):
     path = tmp_path / "decisions"
-    harness = start_alone(options={"log": path}, max_running_requests=2)
+    harness = start_alone(options={"log": path, "order": "held"}, max_running_requests=2)
     tokens = Tokens()
     ((prefix_of, sibling),) = tokens.families(1, 2, 512, 40)
     harness.send(prefix_of, new=60)

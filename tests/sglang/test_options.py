@@ -68,7 +68,7 @@ def test_every_option_has_a_flag_and_a_variable():
     ("argv", "parts"),
     [
         (["--feather-gate", "foo"], ["--feather-gate", "'foo'", "never, static"]),
-        (["--feather-order", "lpm"], ["--feather-order", "'lpm'", "held, missing"]),
+        (["--feather-order", "lpm"], ["--feather-order", "'lpm'", "missing, held"]),
         (["--feather-chunk-size", "0"], ["--feather-chunk-size is 0", "positive multiple of the page size"]),
         (["--feather-chunk-size", "-64"], ["--feather-chunk-size is -64"]),
         (["--feather-chunk-size", "big"], ["'big'", "a whole number of tokens"]),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from sglang.srt.sampling.sampling_params import SamplingParams
 
 from feather_sglang.core.interface import Limits, Phase, Request, Row
 from feather_sglang.core.scheduler import SchedulerCore
 from feather_sglang.core.settings import Settings
 from tests.harness.mirror import check_mirror
-from tests.harness.prompts import Tokens
+from tests.harness.prompts import Tokens, interleaved
 
 ROOMY = 400_000
 
@@ -221,3 +222,46 @@ def test_aborts_have_one_way_out(start_alone, monkeypatch, how):
     harness.flush()
     state = harness.state()["feather"]
     assert (state["waiting"], state["running"], state["held"], state["nodes"]) == (0, 0, 0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["held", "missing"])
+def test_a_pool_that_forces_retraction(start_alone, order):
+    """sglang#26248, #38019: no ping-pong between admission and retraction; who comes back keeps age and family."""
+    shared = 256
+    # Room for some 15 rows at their end; SGLang is told to expect little of them when it admits.
+    harness = start_alone(max_total_tokens=4_000, max_running_requests=40, schedule_conservativeness=0.1)
+    harness.reconfigure("feather", order=order)
+    requests = []
+    harness.scheduler.new_token_ratio_tracker.reset()
+    for i, prompt in enumerate(interleaved(Tokens().families(2, 20, shared, 16))):
+        # Where it ignores the end of a text, SGLang takes no risk.
+        params = SamplingParams(max_new_tokens=200 + i * 37 % 100, temperature=0)
+        params.normalize(None)
+        harness.send(prompt, sampling_params=params)
+        requests.append(harness.queue[-1])
+    arrivals = {req.rid: req.feather.arrival for req in requests}
+    since: dict[str, int] = {}  # requests finished when one was retracted
+    while not harness.is_idle():
+        before = {req.rid: req.retraction_count for req in requests}
+        harness.step()
+        assert harness.log.passes < 3_000, "no progress"
+        check_mirror(harness)
+        for req in requests:
+            if req.feather is not None:
+                assert req.feather.arrival == arrivals[req.rid]
+        for req in requests:
+            if req.retraction_count > before[req.rid]:
+                assert since.get(req.rid, -1) < len(harness.log.finished), "it goes back and forth"
+                since[req.rid] = len(harness.log.finished)
+    assert len(since) >= 10, "the pool forced few"
+    assert harness.log.finished.keys() == arrivals.keys()
+    readmitted = {
+        rid: prefix
+        for batch in harness.log.batches
+        if batch.is_prefill
+        for rid, prefix in zip(batch.rids, batch.prefixes, strict=True)
+        if rid in since
+    }
+    again = [rid for rid, prefix in readmitted.items() if prefix < shared]
+    assert len(again) <= 2, "of a family, at most the first that comes back finds its prefix gone"

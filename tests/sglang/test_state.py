@@ -29,6 +29,7 @@ def test_server_info_shows_the_scheduler_in_plain_builtins(start):
 
 def test_waits_are_shown_by_family_and_by_namespace(start):
     harness = start(max_running_requests=4)
+    harness.reconfigure(order="held")
     for i, prompt in enumerate(interleaved(Tokens().families(2, 6, 128, 16))):
         harness.send(prompt, new=8, cache_salt="secret" if i % 2 else None)
     for _ in range(4):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from feather_sglang.cli.errors import UsageError
-from feather_sglang.core.settings import GATES, ORDERS
+from feather_sglang.core.settings import GATES, ORDERS, Settings
 
 BASELINE = "fcfs"
 
@@ -25,9 +25,9 @@ UPSTREAM = (BASELINE, "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "ro
 """SGLang's own. Every request carries its true family as routing key; only the last of these looks at it."""
 
 _FEATHER = {
-    "-".join(["feather", *(["missing"] if order == "missing" else []), *([gate] if gate != "never" else [])]): _policy(
-        "feather", "--feather-order", order, "--feather-gate", gate
-    )
+    "-".join(
+        ["feather", *([order] if order != Settings().order else []), *([gate] if gate != "never" else [])]
+    ): _policy("feather", "--feather-order", order, "--feather-gate", gate)
     for order in ORDERS
     for gate in GATES
 }

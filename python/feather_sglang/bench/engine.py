@@ -67,7 +67,14 @@ def start(model: Path, *, overlap: bool, settings: Mapping[str, Any]) -> Any:
     scheduler.result_queue = deque()
     scheduler._war_barrier_enabled = False
     _unwatch(scheduler.watchdog)
+    # Nobody reads what a Scheduler sends here, and a context that is dropped with something unsent waits for ever.
+    for socket in _alive(zmq.Socket):
+        socket.linger = 0
     return scheduler
+
+
+def _alive(kind: type) -> list[Any]:
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), kind) and not thing.closed]
 
 
 def _unwatch(watchdog: Any) -> None:
@@ -81,8 +88,7 @@ def take_down() -> None:
     """Take down what SGLang allows once in a process, so that another Scheduler can be started."""
     destroy_model_parallel()
     destroy_distributed_environment()
-    # Nobody reads what a Scheduler sends here, and a context that is dropped with something unsent waits for ever.
-    for context in [thing for thing in gc.get_objects() if issubclass(type(thing), zmq.Context)]:
+    for context in _alive(zmq.Context):
         context.destroy(linger=0)
 
 

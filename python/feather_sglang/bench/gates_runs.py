@@ -89,7 +89,7 @@ class Trajectory(NamedTuple):
 
 def run(surface: Surface, gate: Gate, seed: int, steps: int) -> Trajectory:
     """``steps`` decode steps in closed loop, from a warm cache and an empty batch."""
-    settings = Settings(gate="static", chunk_size=MACHINE.level_tokens, kv_capacity=MACHINE.kv_tokens)
+    settings = Settings(order="held", gate="static", chunk_size=MACHINE.level_tokens, kv_capacity=MACHINE.kv_tokens)
     core = SchedulerCore(settings)
     core.gate = gate
     families = surface.families

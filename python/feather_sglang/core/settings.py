@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-ORDERS = ("held", "missing")
+ORDERS = ("missing", "held")
 DECODES = ("all", "aligned", "families")
 GATES = ("never", "static", "ucb", "q", "model")
 
@@ -14,9 +14,10 @@ GATES = ("never", "static", "ucb", "q", "model")
 class Settings:
     """Equal on every rank. Raises ValueError with one line that names the field, what was expected and what came."""
 
-    order: str = "held"
-    """``held``: the oldest request, unless running rows hold at least ``barrier_min`` tokens more of another one.
-    ``missing``: fewest tokens that no running row holds, plus ageing (the Feather paper's order)."""
+    order: str = "missing"
+    """``missing``: fewest tokens that no running row holds, plus ageing (the Feather paper's order).
+    ``held``: the oldest request, unless running rows hold at least ``barrier_min`` tokens more of another one.
+    ``feather bench orders`` chose the default, and its ageing (docs/design/orders.md)."""
     gate: str = "never"
     gate_seed: int = 0
     """Of the exploration of gates that learn."""

@@ -38,10 +38,12 @@ PAPER = {"order": "missing", "aging": 0.0, **UNBOUNDED}
 """The paper's order: fewest missing chunks first, then arrival, and nothing that bounds a wait."""
 STATIC = Arm("paper, static gate", "feather", ADMITTED, {**PAPER, "gate": "static"})
 BANDIT = Arm("paper, bandit", "feather", ADMITTED, {**PAPER, "gate": "ucb"})
-FEATHER = Arm("feather", "feather", SORTED)
-FEATHER_UNBOUNDED = Arm("feather, unbounded", "feather", SORTED, UNBOUNDED)
+HELD = {"order": "held"}
+"""Serves a family until its queue is empty: of this plugin's orders the one that shares most."""
+FEATHER = Arm("feather", "feather", SORTED, HELD)
+FEATHER_UNBOUNDED = Arm("feather, unbounded", "feather", SORTED, {**HELD, **UNBOUNDED})
 FCFS_SHARING = Arm("fcfs, sharing kernel", "fcfs", SHARED)
-FEATHER_SHARING = Arm("feather, sharing kernel", "feather", SHARED)
+FEATHER_SHARING = Arm("feather, sharing kernel", "feather", SHARED, HELD)
 
 
 def cost(gpu: str, reads: str) -> Cost:
