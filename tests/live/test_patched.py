@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sglang
 
 from feather_sglang.bench.tiny_llama import write_model
 from feather_sglang.cli import main as cli
@@ -109,3 +110,14 @@ def test_both_routes_decide_alike_and_nothing_is_hooked_twice(site: Path) -> Non
     assert staggered == at_once
     staggered, at_once = plugin["penalties"]
     assert staggered != at_once
+
+
+def test_the_tests_of_the_series_pass_on_what_it_patches(site: Path, tmp_path: Path) -> None:
+    """The seventh patch is for a checkout; what its tests import is in the wheel."""
+    (patch,) = (Path(__file__).parents[2] / "patches" / f"sglang-{sglang.__version__}").glob("0007-*.patch")
+    subprocess.run(["patch", "-s", "-p1", "-i", str(patch)], cwd=tmp_path, check=True)
+    (test,) = tmp_path.rglob("test_*.py")
+    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", str(test)]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | first(site), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "14 passed" in done.stdout
