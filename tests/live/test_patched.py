@@ -121,3 +121,9 @@ def test_the_tests_of_the_series_pass_on_what_it_patches(site: Path, tmp_path: P
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | first(site), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "14 passed" in done.stdout
+
+
+def test_the_doctor_looks_for_patches_not_hooks(site: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "feather_sglang.cli.main", "doctor", "--json"]
+    done = subprocess.run(command, env=os.environ | first(site), capture_output=True, text=True)
+    assert json.loads(done.stdout)["checks"]["hooks"]["value"] == "none: SGLang is patched"

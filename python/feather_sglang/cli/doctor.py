@@ -170,10 +170,10 @@ def _hooks() -> Finding:
     from feather_sglang.sglang import compat
 
     load_plugins()
-    if problems := compat.check_hooks():
+    if problems := compat.check_route():
         mend = f"pip install sglang=={compat.supported_versions[-1]}, or serve with --feather-on-mismatch fcfs"
         return Finding("do not fit", "; ".join(problems), mend)
-    return Finding("all in place")
+    return Finding("none: SGLang is patched" if compat.is_patched() else "all in place")
 
 
 def _policy() -> Finding:

@@ -79,7 +79,12 @@ def check_hooks(live: bool = True) -> list[str]:
         lacking = list(REQUEST_NEEDS)
     if lacking:
         problems.append(f"a request has no {', '.join(lacking)}")
-    return problems
+    return list(dict.fromkeys(problems))
+
+
+def check_route(live: bool = True) -> list[str]:
+    """What is wrong with the way by which the policy is called, in one clause each: patches, or else hooks."""
+    return check_patches() if is_patched() else check_hooks(live)
 
 
 def is_patched() -> bool:

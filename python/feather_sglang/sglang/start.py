@@ -12,7 +12,7 @@ from feather_sglang.core.settings import Settings
 from feather_sglang.sglang import compat, observe, queue
 from feather_sglang.sglang.adapter import Adapter
 from feather_sglang.sglang.arguments import hash_key_of, mismatch_message, options_of, resolved_of
-from feather_sglang.sglang.compat import check_hooks, check_patches, check_version, counts_held_rows
+from feather_sglang.sglang.compat import check_route, check_version, counts_held_rows
 from feather_sglang.sglang.options import DISABLE, POLICY, is_disabled, settings_of
 from feather_sglang.sglang.parking import start as parking
 from feather_sglang.sglang.ranks import Ranks
@@ -32,7 +32,7 @@ def refuse_or_stand_back(server_args: Any) -> str | None:
     """
     if is_disabled(os.environ):
         return f"{DISABLE} is set"
-    problems = check_version() + (check_patches() if compat.is_patched() else check_hooks())
+    problems = check_version() + check_route()
     if not problems:
         return None
     if options_of(server_args).on_mismatch == "refuse":
