@@ -71,7 +71,7 @@ def test_families_are_found_in_the_cache_and_labelled(
     assert arm["tok_per_cpu_s"] is None
     assert report["complete"]
     assert "a-secret" not in json.dumps(report) + said.out + said.err
-    assert "feather, order missing, gate never" in said.out
+    assert "feather, order held, gate never" in said.out
     assert "4 families x 4, 400 shared + 16 own tokens" in said.out
     assert "100%" in said.err
     labels = re.findall(r"routing_key=(?:'|\")?(\d)", Path(served.log or "").read_text(errors="replace"))

@@ -131,7 +131,7 @@ class Rank:
             ends = self.passes + self._random.randrange(3, 12)
             self.running[candidate.id] = Running(self.lengths[candidate.id], self.passes, ends)
         self.core.settle({c.id: self.lengths[c.id] - c.uncomputed for c in plan.order}, {})
-        self.ticks.launches(self.passes)
+        self.ticks.launches(self.passes, None)
         self.ticks.ended(self._batch(bool(plan.order)), self)
 
     def get_num_generated_tokens(self, rows: int) -> int:

@@ -196,13 +196,13 @@ def test_top_lives_in_a_terminal_and_leaves_it_as_it_was(served: server.Server) 
 
 
 def test_set_changes_it_and_says_so(served: server.Server) -> None:
-    said = feather("set", "--url", served.url, "gate=never", "order=missing", "aging=0.5", "barrier-min=128")
-    assert said == "gate ucb -> never, aging 0.2 -> 0.5, barrier_min 256 -> 128\n"
+    said = feather("set", "--url", served.url, "gate=never", "order=held", "aging=0.5", "barrier-min=128")
+    assert said == "gate ucb -> never, order missing -> held, aging 0.2 -> 0.5, barrier_min 256 -> 128\n"
     assert feather("set", "--url", served.url, "max-wait=90") == "max_wait 60.0 -> 90.0\n"
     generate(served.url, Tokens().take(300))
-    assert "order missing   gate never" in feather("top", "--url", served.url, "--once")
-    assert feather("set", "--url", served.url, "gate=ucb", "order=held") == (
-        "gate never -> ucb, order missing -> held\n"
+    assert "order held   gate never" in feather("top", "--url", served.url, "--once")
+    assert feather("set", "--url", served.url, "gate=ucb", "order=missing") == (
+        "gate never -> ucb, order held -> missing\n"
     )
 
 
