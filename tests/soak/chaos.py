@@ -169,6 +169,7 @@ class Episode:
 
     def _end(self) -> None:
         harness = self.harness
+        harness.step()  # an idle loop goes on turning, and its next pass finds gone what ended in the last
         state = harness.state()["feather"]
         assert harness.scheduler.feather.failures == 0, "the core failed and was rebuilt"
         assert (state["waiting"], state["running"], state["held"]) == (0, 0, 0), state
