@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from feather_sglang.bench.picture import save
+
 _LINES = {"torch_native_s": ("torch_native", "#9aa5ad"), "off_s": ("sharing off", "#d95f30"), "on_s": ("on", "#1b7f79")}
 
 
@@ -35,6 +37,4 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
         axes[0][0].set_ylabel("CPU time of a decode step, ms")
         axes[0][0].legend(frameon=False, fontsize=7)
         figure.suptitle("\n".join(textwrap.fill(line, 130) for line in subtitle.splitlines()), fontsize=8)
-        for path in paths:
-            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-        pyplot.close(figure)
+        save(figure, paths)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from feather_sglang.bench.picture import save
+
 _COLOURS = {"never": "#9aa5ad", "static": "#5b6770", "ucb": "#e0a030", "q": "#d95f30", "model": "#1b7f79"}
 _STYLES = {"never": "--", "static": ":", "ucb": "-", "q": "-.", "model": "-"}
 
@@ -44,7 +46,4 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
         figure.supxlabel("decode steps", fontsize=7.5)
         figure.supylabel("regret: steps of the best fixed gate lost", fontsize=7.5)
         figure.suptitle("\n".join(textwrap.fill(line, 130) for line in subtitle.splitlines()), fontsize=7.5)
-        for path in paths:
-            metadata = {"Date": None} if path.suffix == ".svg" else None
-            figure.savefig(path, dpi=150, metadata=metadata)
-        pyplot.close(figure)
+        save(figure, paths)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from feather_sglang.bench.picture import save
+
 _LINES = {"fcfs": "#5b6770", "lpm": "#e0a030", "hrrn": "#d95f30", "held": "#7a5195"}
 _MISSING = "#1b7f79"
 
@@ -44,7 +46,4 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
         figure.supxlabel("ageing of the order missing, tokens per scheduled token", fontsize=7.5)
         figure.supylabel("p99 TTFT in scheduled tokens ÷ FCFS's", fontsize=7.5)
         figure.suptitle("\n".join(textwrap.fill(line, 130) for line in subtitle.splitlines()), fontsize=7.5)
-        for path in paths:
-            metadata = {"Date": None} if path.suffix == ".svg" else None
-            figure.savefig(path, dpi=150, metadata=metadata)
-        pyplot.close(figure)
+        save(figure, paths)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from feather_sglang.bench.picture import save
+
 _COLOURS = {1_000: "#9ecae1", 4_000: "#4292c6", 10_000: "#08519c", 32_000: "#08193a"}
 _OURS, _SHIPPED = "#1b7f79", "#d95f30"
 
@@ -46,10 +48,7 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
             labels.values(), labels, loc="outside lower center", ncols=4, frameon=False, fontsize=7, handlelength=2
         )
         figure.suptitle("\n".join(textwrap.fill(line, 125) for line in subtitle.splitlines()), fontsize=8)
-        for path in paths:
-            metadata = {"Date": None} if path.suffix == ".svg" else None
-            figure.savefig(path, dpi=150, metadata=metadata)
-        pyplot.close(figure)
+        save(figure, paths)
 
 
 def _times(axes: Any, report: Mapping[str, Any]) -> None:

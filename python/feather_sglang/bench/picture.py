@@ -23,6 +23,15 @@ def require_matplotlib() -> None:
         raise UsageError("a picture needs matplotlib: `pip install matplotlib`, or leave out --svg and --png")
 
 
+def save(figure: Any, paths: Sequence[Path]) -> None:
+    """Write a figure to each of ``paths``, and close it. The same numbers make the same file."""
+    from matplotlib import pyplot
+
+    for path in paths:
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    pyplot.close(figure)
+
+
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str, note: str | None = None) -> None:
     """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats.
 
@@ -43,10 +52,7 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str, note: s
         figure.suptitle("\n".join(textwrap.fill(line, 130) for line in lines), fontsize=8)
         if note and "workloads" not in report:
             figure.supxlabel(textwrap.fill(note, 140), fontsize=7, color="#555555")
-        for path in paths:
-            metadata = {"Date": None} if path.suffix == ".svg" else None  # the same numbers, the same file
-            figure.savefig(path, dpi=150, metadata=metadata)
-        pyplot.close(figure)
+        save(figure, paths)
 
 
 def _bars(report: Mapping[str, Any]) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from feather_sglang.bench.picture import save
+
 _OURS, _OTHERS, _TAIL = "#1b7f79", "#9aa5ad", "#d95f30"
 
 
@@ -37,10 +39,7 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
             axes.tick_params(axis="y", length=0)
         speed.invert_yaxis()
         figure.suptitle("\n".join(textwrap.fill(line, 130) for line in subtitle.splitlines()), fontsize=8)
-        for path in paths:
-            metadata = {"Date": None} if path.suffix == ".svg" else None
-            figure.savefig(path, dpi=150, metadata=metadata)
-        pyplot.close(figure)
+        save(figure, paths)
 
 
 def _bars(axes: Any, names: list[str], widths: list[float], colours: list[str], form: str) -> None:

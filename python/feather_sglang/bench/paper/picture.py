@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from feather_sglang.bench.picture import save
+
 _COLOURS = {True: "#1b7f79", False: "#d95f30"}
 _BESIDE = "#9aa5ad"
 
@@ -45,7 +47,4 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
         axes.set_axisbelow(True)
         title = "Claims of the Feather paper, modelled with assumed GPU constants; -cpu and overhead: measured here"
         figure.suptitle("\n".join(textwrap.fill(line, 130) for line in (title, subtitle)), fontsize=7.5)
-        for path in paths:
-            metadata = {"Date": None} if path.suffix == ".svg" else None
-            figure.savefig(path, dpi=150, metadata=metadata)
-        pyplot.close(figure)
+        save(figure, paths)
