@@ -12,7 +12,7 @@ from feather_sglang.core.selectors import aligned
 from feather_sglang.core.selectors.cost import Cost
 from feather_sglang.core.selectors.families import TURN
 from tests.harness.parking import check_nothing_is_left, give_weights, park_under_pressure
-from tests.harness.prompts import Tokens
+from tests.harness.prompts import Tokens, interleaved
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +85,27 @@ def test_families_in_turn(start):
     assert answers[0] == answers[1]
     steps = [{rid[:2] for rid in batch.rids} for batch in harness.log.batches if batch.mode == "DECODE"]
     assert sum(len(step) == 1 for step in steps) > 3 * TURN
+
+
+def test_a_core_that_fails_to_choose_is_built_anew(start_alone, monkeypatch):
+    """Who decodes is a decision, as who is admitted: what fails in it is not used again."""
+    harness = start_alone()
+    harness.reconfigure(decode="families")
+    park_under_pressure(harness)
+    core = harness.scheduler.feather.core
+    choose = core.plan_decode
+
+    def fail(limits, residents=()):
+        if residents:
+            raise RuntimeError("no choice")
+        return choose(limits)
+
+    monkeypatch.setattr(core, "plan_decode", fail)
+    sent = harness.send_all(interleaved(Tokens().families(2, 4, 128, 16)), new=8)
+    assert harness.run().finished.keys() == set(sent)
+    adapter = harness.scheduler.feather
+    assert (adapter.failures, adapter.fallen) == (1, None)
+    assert adapter.core is not core
 
 
 @pytest.mark.parametrize(

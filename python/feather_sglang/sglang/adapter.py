@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from feather_sglang.core.interface import Admissions, Core, Decode, Step
+from feather_sglang.core.interface import Admissions, Core, Decode, Limits, Resident, Step
 from feather_sglang.core.settings import Settings
 from feather_sglang.core.sharing import Paths
 from feather_sglang.sglang.attention.register import state_of
@@ -77,7 +77,7 @@ class Adapter:
         self.watch = Watch(settings.chunk_size)
         unread = partial(self.watch.fell_back, "unreadable_request")
         self.mirror = Mirror(settings, new_core, scheduler.page_size, clip, unread)
-        self.row_order = RowOrder(scheduler, self._plan_decode) if row_order else None
+        self.row_order = RowOrder(scheduler, self.plan_decode) if row_order else None
         self.fallen: str | None = NOT_TAKEN_UP if ranks.size > 1 else None
         """Why the policy does not work, or no more; None: it does."""
         self.failures = 0
@@ -251,9 +251,13 @@ class Adapter:
         if self.row_order is not None:
             self.row_order.arrange(running_batch)
 
+    def plan_decode(self, limits: Limits = ALL_ROWS, residents: Sequence[Resident] = ()) -> Decode | None:
+        """What the core decides of the rows that decode (``Core.plan_decode``); None while it is lost."""
+        return self._guarded(self.core.plan_decode, limits, residents) if self.core is not None else None
+
     def paths_of(self, batch: Any) -> Paths | None:
         """What the rows of a batch share, as far as the core knows; None: they do not decode, or there is no core."""
-        decode = self._plan_decode() if batch.forward_mode.is_decode() else None
+        decode = self.plan_decode() if batch.forward_mode.is_decode() else None
         return None if decode is None else paths_of_batch(decode, batch.reqs)
 
     def flushed(self) -> None:
@@ -321,9 +325,6 @@ class Adapter:
         self._planned = True
         self.watch.planned(limits, plan, self)
         return plan
-
-    def _plan_decode(self) -> Decode | None:
-        return self._guarded(self.core.plan_decode, ALL_ROWS) if self.core is not None else None
 
     def _settle(self, adder: Any) -> None:
         core = self.core if self._planned else None

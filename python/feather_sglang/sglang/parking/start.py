@@ -44,7 +44,8 @@ def attach(scheduler: Any, adapter: Adapter, *, host_tokens: int, most: int | No
     slab = HostSlab(buffers, host_tokens, _streams(scheduler, buffers[0]))
 
     def choose(limits: Limits, residents: Sequence[Resident]) -> Decode | None:
-        decode: Decode | None = adapter.ask(lambda core: core.plan_decode(limits, residents))
+        decode = adapter.plan_decode(limits, residents)
+        adapter.share_failure()  # rows are moved and launched next
         return decode
 
     if most is None:
