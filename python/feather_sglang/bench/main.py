@@ -17,6 +17,7 @@ KINDS = {
     "overhead": ("feather_sglang.bench.overhead", "ordering the waiting queue: SGLang's policies and the index"),
     "paper": ("feather_sglang.bench.paper.main", "the experiments of the Feather paper, each with a verdict"),
     "serve": ("feather_sglang.bench.serve", "real servers, one a policy, on your workload or ours"),
+    "tie": ("feather_sglang.bench.tie", "the simulator and SGLang's real Scheduler, side by side"),
 }
 
 
