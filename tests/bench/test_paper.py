@@ -90,7 +90,7 @@ def test_eight_batches_of_a_hundred_are_of_one_family_each():
     """What the experiment means by small batches: the order serves a family until its queue is empty."""
     jobs = eight_hundred(1024, output=20)
     served = serve(FEATHER, "h200", jobs, rows=100)
-    assert served.rows > 95
+    assert served.rows > 90
     shuffled = serve(Arm("mixed", "fcfs", "sharing"), "h200", jobs, rows=100)
     assert served.tokens_per_second > 0.9 * shuffled.tokens_per_second
 

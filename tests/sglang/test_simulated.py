@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from feather_sglang.bench.tie_loads import LOADS, Tokens
-from feather_sglang.bench.tie_runs import KV_TOKENS, PREFILL, ROWS, live, simulated
+from feather_sglang.bench.tie_loads import CONTROL, LOADS
+from feather_sglang.bench.tie_report import COUNTS, POLICIES
+from feather_sglang.bench.tie_runs import MACHINE, live, simulated
 from feather_sglang.simulate.profiles import PROFILES
-from feather_sglang.simulate.traces import read
-
-SAMPLE = Path(__file__).parents[2] / "bench" / "data" / "mooncake" / "conversation_head.jsonl"
-MACHINE = {"max_running_requests": ROWS, "max_total_tokens": KV_TOKENS, "chunked_prefill_size": PREFILL}
 
 
 @pytest.mark.slow
-def test_the_simulator_counts_as_the_scheduler_does(start_alone, capsys):
+def test_the_simulator_counts_as_the_scheduler_does(start_alone):
+    """And on requests that share next to nothing, Feather runs no step and computes no token more than fcfs."""
     scheduler = start_alone(**MACHINE).scheduler
-    off = []
+    counts, off = {}, []
     for name, load in LOADS.items():
-        for policy in ("fcfs", "feather"):
+        for policy in POLICIES:
             real, model = live(scheduler, policy, load()), simulated(policy, load(), PROFILES["cpu"])
-            said = f"{name} {policy}: live {real[:2]}, simulated {model[:2]} (steps, computed)"
-            with capsys.disabled():
-                print(f"\n{said}", end="")
-            if any(abs(modelled / counted - 1) > 0.02 for counted, modelled in zip(real[:2], model[:2], strict=True)):
-                off.append(said)
+            counts[name, policy] = real
+            if abs(model.steps / real.steps - 1) > COUNTS or abs(model.computed / real.computed - 1) > COUNTS:
+                off.append((name, policy, real, model))
     assert off == []
-
-
-@pytest.mark.slow
-def test_negative_control_live(start_alone):
-    """64 of Mooncake's conversations, scaled to 1,000 tokens: no step and no token more than fcfs."""
-    jobs = read(SAMPLE, 64).jobs
-    longest = max(job.length for job in jobs)
-    block, tokens, blocks = 512 * 1000 // longest, Tokens(), {}
-    load = []
-    for job in jobs:
-        prompt = [t for level in job.levels for t in blocks.setdefault(level, tokens.take(block))]
-        prompt += tokens.take(max(1, job.length * 1000 // longest - len(prompt)))
-        load.append((prompt, max(1, job.output // 32)))
-    assert max(len(prompt) for prompt, _ in load) <= 1000
-    scheduler = start_alone(**MACHINE).scheduler
-    fcfs, feather = (live(scheduler, policy, load) for policy in ("fcfs", "feather"))
+    fcfs, feather = (counts[CONTROL, policy] for policy in POLICIES)
     assert feather.steps <= fcfs.steps
     assert feather.computed <= fcfs.computed

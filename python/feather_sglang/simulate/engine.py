@@ -1,9 +1,10 @@
 """The loop of a simulated engine around the real scheduler core, or around a policy of SGLang's own.
 
 It does what SGLang's scheduler does under overlap: a pass admits what the core plans, prefills it and lets decode
-stand, or else decodes every row. What a prefill computed can be reused, and what a step took is known, two passes after
-it was launched. KV for the whole output is set aside on admission, so no row is ever retracted. A pass costs
-O(what changed), a decode step O(rows that finish).
+stand, or else decodes every row. The result of a launch is there two passes later: only then can be reused what a
+prefill computed, is known what a step took, and gives a row that ended its place and its KV back. KV for the whole
+output is set aside on admission, so no row is ever retracted. A pass costs O(what changed), a decode step O(rows that
+finish).
 """
 
 from __future__ import annotations
@@ -82,7 +83,10 @@ class Served(NamedTuple):
 
 
 class _Row:
-    __slots__ = ("arrived", "computed", "first", "job", "left", "published", "scheduled", "since", "told", "ttft")
+    __slots__ = (
+        *("arrived", "computed", "decodes", "ended", "first", "job"),
+        *("left", "published", "scheduled", "since", "told", "ttft"),
+    )
 
     def __init__(self, job: Job, arrived: float, scheduled: int) -> None:
         self.job = job
@@ -99,6 +103,11 @@ class _Row:
         self.told = 0
         """Output tokens that the core knows of."""
         self.published = 0
+        """Prompt tokens that the core knows to be published."""
+        self.decodes = False
+        """Whether the core knows that its prompt is computed."""
+        self.ended = False
+        """Its last step was launched: it decodes no more, and its result is not known."""
 
 
 class Engine:
@@ -149,6 +158,8 @@ class Engine:
         self._passes = self._sequence = self._steps = 0
         self._results: deque[tuple[int, Step, list[Row]]] = deque()
         """What becomes known in which pass."""
+        self._ended: deque[tuple[int, _Row]] = deque()
+        """Rows that leave, and in which pass that becomes known."""
         self._measured: list[Step] = []
         """Known, and not told yet."""
         self._longest: list[tuple[int, int]] = []
@@ -161,6 +172,11 @@ class Engine:
     @property
     def running(self) -> int:
         return len(self._rows)
+
+    @property
+    def ended_kv(self) -> int:
+        """KV tokens of rows whose end is not known yet."""
+        return sum(row.job.length + row.job.output for _, row in self._ended)
 
     def run(self) -> Iterator[Pass]:
         """Pass after pass, until everything that arrived is served and nothing is to come."""
@@ -245,6 +261,8 @@ class Engine:
         """What the core is told in this pass."""
         changed: list[Row] = []
         steps: list[Step] = []
+        while self._ended and self._ended[0][0] <= self._passes:
+            self._leave(self._ended.popleft()[1])
         while self._results and self._results[0][0] <= self._passes:
             _, step, rows = self._results.popleft()
             changed.extend(rows)
@@ -252,10 +270,11 @@ class Engine:
         for row in changed:
             running = self._rows.get(row.id)
             if running is not None:
+                running.published, running.decodes = row.published, row.phase is Phase.DECODING
                 self.pool.publish(running.job.levels[: row.published // self.machine.level_tokens])
         if self._passes % GROWTH_PASSES == 0:
             for row_id, running in self._rows.items():
-                grown = self._generated(running) - running.told
+                grown = self._generated(running) - running.told if running.decodes and not running.ended else 0
                 if grown > 0:
                     running.told += grown
                     changed.append(Row(row_id, Phase.DECODING, running.published, grown=_TOKENS[:grown]))
@@ -320,9 +339,9 @@ class Engine:
         """What this step did becomes known later."""
         rows = []
         for row in prefilled:
-            done = (row.job.length - row.left) // self.machine.level_tokens
-            row.published = min(done, len(row.job.levels)) * self.machine.level_tokens
-            rows.append(Row(row.job.id, Phase.PREFILLING if row.left else Phase.DECODING, row.published))
+            done = min((row.job.length - row.left) // self.machine.level_tokens, len(row.job.levels))
+            phase = Phase.PREFILLING if row.left else Phase.DECODING
+            rows.append(Row(row.job.id, phase, done * self.machine.level_tokens))
         step = Step(
             seq=self._steps,
             kind=kind,
@@ -361,19 +380,28 @@ class Engine:
         self.pool.reserved -= tokens
 
     def _finish(self, row: _Row) -> None:
+        """It has generated its last token. What it alone holds is set aside until that is known."""
         job, pool = row.job, self.pool
-        del self._rows[job.id]
+        row.ended = True
         pool.publish(job.levels)
         pool.release(job.levels)
-        pool.private -= job.length + job.output - len(job.levels) * pool.level_tokens
-        self.core.leave(job.id, job.output)
+        alone = job.length + job.output - len(job.levels) * pool.level_tokens
+        pool.private -= alone
+        pool.reserved += alone
+        self._ended.append((self._passes + RESULT_PASSES, row))
         self.finished += 1
         if self._keep_served:
             self.served.append(Served(job, row.arrived, row.first, self.now, row.ttft, row.computed))
 
+    def _leave(self, row: _Row) -> None:
+        job, pool = row.job, self.pool
+        del self._rows[job.id]
+        pool.reserved -= job.length + job.output - len(job.levels) * pool.level_tokens
+        self.core.leave(job.id, job.output)
+
     def _batch(self, rows: int) -> Batch:
         pool = self.pool
-        while self._longest and self._longest[0][1] not in self._rows:
+        while self._longest and ((row := self._rows.get(self._longest[0][1])) is None or row.ended):
             heapq.heappop(self._longest)
         longest = self.decode_steps - self._longest[0][0] if self._longest else 0
         return Batch(rows, pool.total_kv, pool.distinct_kv, pool.shared_kv, longest, pool.reuse_distance())

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from feather_sglang.simulate.traces.file import TraceFile, in_order
 from feather_sglang.simulate.traces.lines import Line
@@ -17,21 +18,31 @@ from feather_sglang.simulate.workload import Job
 BLOCK = 512
 
 
-def read(path: Path, lines: Iterator[Line], limit: int | None) -> TraceFile:
-    """See ``file.Reader``. An output of 0 tokens is taken for 1: the prefill makes one."""
-    return in_order(path, "Mooncake", [(line.number, _job(line)) for line in islice(lines, limit)], BLOCK)
+class Entry(NamedTuple):
+    """One line; lengths in tokens."""
+
+    seconds: float
+    """Of its arrival."""
+    length: int
+    output: int
+    """At least 1: the prefill makes one."""
+    blocks: list[int]
+    """Of ``BLOCK`` tokens each; the last may be shorter."""
 
 
-def _job(line: Line) -> Job:
+def entry(line: Line) -> Entry:
+    """:raises TraceError: if the line is damaged."""
     length, blocks = line.whole("input_length", 1), line.wholes("hash_ids")
-    if len(blocks) < length // BLOCK:
-        raise line.wrong(
-            f"there are {len(blocks)} hash_ids for {length:,} tokens", f"one for each block of {BLOCK} tokens"
-        )
-    return Job(
-        id=0,
-        arrival=line.number_of("timestamp") / 1000,
-        levels=array("Q", blocks[: length // BLOCK]),
-        length=length,
-        output=max(line.whole("output_length"), 1),
-    )
+    if len(blocks) != -(-length // BLOCK):
+        raise line.wrong(f"there are {len(blocks)} hash_ids for {length:,} tokens", f"one for each {BLOCK} tokens")
+    return Entry(line.number_of("timestamp") / 1000, length, max(line.whole("output_length"), 1), blocks)
+
+
+def read(path: Path, lines: Iterator[Line], limit: int | None) -> TraceFile:
+    """See ``file.Reader``."""
+    return in_order(path, "Mooncake", [(line.number, _job(entry(line))) for line in islice(lines, limit)], BLOCK)
+
+
+def _job(found: Entry) -> Job:
+    levels = array("Q", found.blocks[: found.length // BLOCK])
+    return Job(id=0, arrival=found.seconds, levels=levels, length=found.length, output=found.output)
