@@ -22,6 +22,7 @@ from feather_sglang.cli import main, server
         (["serve", "--rate", "0"], "--rate 0: give more than 0"),
         (["serve", "--rate", "1", "--concurrency", "8"], "--rate and --concurrency: give one of them"),
         (["serve", "--interleaved"], "--interleaved goes with --data PATH"),
+        (["serve", "--context", "4096"], "--context goes with --data PATH"),
         (["serve", "--data", "/none/such"], "--data /none/such does not exist: expected a Mooncake trace"),
         (["serve", "--base-url", "http://127.0.0.1:1"], "no server answers at http://127.0.0.1:1"),
         (["serve", "--base-url", "http://127.0.0.1:1", "--tp", "2"], "--tp is an option of servers that are started"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from feather_sglang.bench.tie_loads import LOADS
+from feather_sglang.bench.tie_loads import CONTROL, LOADS
 from feather_sglang.bench.tie_picture import draw
-from feather_sglang.bench.tie_report import control, lines, render
+from feather_sglang.bench.tie_report import lines, render, unharmed
 from feather_sglang.bench.tie_runs import Counted, simulated
 from feather_sglang.simulate.profiles import PROFILES
 
@@ -40,10 +40,12 @@ def test_runs_that_differ_are_not_within() -> None:
     assert not lines("load", live, dict.fromkeys(live, FCFS))[0]["within"]
 
 
-@pytest.mark.parametrize(("steps", "computed", "unharmed"), [(100, 5000, True), (101, 5000, False), (99, 5001, False)])
-def test_the_negative_control(steps: int, computed: int, unharmed: bool) -> None:
+@pytest.mark.parametrize(("steps", "computed", "good"), [(100, 5000, True), (101, 5000, False), (99, 5001, False)])
+def test_the_negative_control(steps: int, computed: int, good: bool) -> None:
     live = {"fcfs": LIVE["fcfs"], "feather": [Counted(steps, computed, 300, 5.0)] * 3}
-    assert control(lines("load", live, dict.fromkeys(live, FCFS)), "load") is unharmed
+    rows = lines(CONTROL, live, dict.fromkeys(live, FCFS))
+    assert unharmed(rows) is good
+    assert [row["within"] for row in rows] == [None, None]
 
 
 def test_the_picture(tmp_path) -> None:
@@ -56,8 +58,8 @@ def test_the_loads_are_what_they_say() -> None:
     counts = {name: simulated("feather", load(), PROFILES["cpu"]) for name, load in LOADS.items()}
     assert counts["families"].computed == 6 * 512 + 30 * 40
     assert counts["conversations"].computed == 4 * (4 * 192 + 4 * 24)
-    assert counts["strangers"].computed == sum(len(prompt) for prompt, _ in LOADS["strangers"]().requests)
-    recorded = LOADS["recorded"]().requests
+    assert counts["strangers"].computed == sum(len(prompt) for prompt, _ in LOADS["strangers"]())
+    recorded = LOADS[CONTROL]()
     assert len(recorded) == 64
     assert 800 < max(len(prompt) + new for prompt, new in recorded) <= 1000
-    assert counts["recorded"].computed > 0.95 * sum(len(prompt) for prompt, _ in recorded)
+    assert counts[CONTROL].computed > 0.95 * sum(len(prompt) for prompt, _ in recorded)

@@ -10,16 +10,17 @@ import pytest
 from feather_sglang.bench import arms, serve_options
 from feather_sglang.bench.client import Reply
 from feather_sglang.bench.kv import running_kv
-from feather_sglang.bench.workloads import Request, Workload
+from feather_sglang.bench.workloads import Request, Workload, files
 from feather_sglang.bench.workloads.shared_prefix import shared_prefix
+from feather_sglang.cli.errors import UsageError
 from tests.bench.tokenizer import Bytes
 
 
-def asked(*argv: str) -> list[Workload]:
+def asked(*argv: str, context: int = 1 << 20) -> list[Workload]:
     options, rest = serve_options.parser().parse_known_args(argv)
     assert rest == []
     serve_options.check(options)
-    return serve_options.workloads(options, Bytes(), lambda: 1 << 20)
+    return serve_options.workloads(options, Bytes(), context)
 
 
 def test_a_family_shares_its_prefix_and_nothing_else() -> None:
@@ -51,6 +52,17 @@ def test_every_combination_is_a_workload_with_a_name_of_its_own() -> None:
     assert {each.concurrency for each in found} == {1, 2}
     assert [each.name for each in asked(*gsp, "--per-family", "2")] == ["8 families x 2, 512 shared + 64 own tokens"]
     assert len(asked("--families", "1,2", "--prefix", "16,32")) == 2  # GSM8K has prefixes of its own
+
+
+def test_longer_than_the_context_is_said_before_anything_is_started() -> None:
+    gsp = ("--workload", "generated-shared-prefix", "--suffix", "16", "--output-tokens", "4")
+    assert len(asked(*gsp, "--prefix", "80", context=100)) == 1
+    with pytest.raises(UsageError, match=r"81 shared .* a request has 101 tokens and the context is 100: lower --pref"):
+        asked(*gsp, "--prefix", "81", context=100)
+    with pytest.raises(UsageError, match=r"a request has [\d,]+ tokens and the context is 100: lower --shots"):
+        asked(context=100)
+    with pytest.raises(UsageError, match="--context 101: the context is 100 tokens; give that or less"):
+        asked("--data", str(files.FOLDER / "mooncake" / "conversation_head.jsonl"), "--context", "101", context=100)
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,8 @@ _KEPT = 8
 """Tokens of the context that SGLang does not give to a request (it takes two), and some to spare."""
 
 
-def context_of(path: str, *, trusted: bool = False) -> int:
-    """Tokens, prompt and output, that a request to a model may have.
-
-    :raises UsageError: if its configuration does not say.
-    """
+def context_of(path: str, *, trusted: bool = False) -> int | None:
+    """Tokens, prompt and output, that a request to a model may have; None: its configuration does not say."""
     from transformers import AutoConfig
 
     try:
@@ -49,4 +46,4 @@ def context_of(path: str, *, trusted: bool = False) -> int:
         config = getattr(config, "text_config", config)
         return int(config.max_position_embeddings) - _KEPT
     except (OSError, ValueError, AttributeError):
-        raise UsageError(f"the configuration of {path} does not tell its context: give --context TOKENS") from None
+        return None

@@ -94,9 +94,8 @@ def _on_fresh_servers(options: argparse.Namespace, server_args: list[str]) -> _P
     arguments.check_model()
     path = arguments.model_path or str(model.embedded_model(say=print))
     trusted = "trust-remote-code" in arguments.given
-    workloads = serve_options.workloads(
-        options, ModelTokenizer(path, trusted=trusted), lambda: context_of(path, trusted=trusted)
-    )
+    context = arguments.context_length or context_of(path, trusted=trusted)
+    workloads = serve_options.workloads(options, ModelTokenizer(path, trusted=trusted), context)
     servers = Fresh.of(arguments, max(workload.tokens for workload in workloads))
     note = None if servers.attention is None else _NOTES_ON_CPU[servers.attention]
     return _Plan(Rounds(servers, chosen, workloads, path), workloads, arguments.model_path or model.NAME, note)
@@ -111,8 +110,8 @@ def _on_running_server(options: argparse.Namespace, server_args: list[str]) -> _
         raise UsageError(f"{unknown[0]} is an option of servers that are started, and --base-url names one that runs")
     running = Running.at(options.base_url.rstrip("/"), options.api_key, flushes=options.flush)
     path = named.model_path or running.tokenizer
-    context = options.context or running.context
-    workloads = serve_options.workloads(options, ModelTokenizer(path), lambda: context or context_of(path))
+    context = running.context or context_of(path)
+    workloads = serve_options.workloads(options, ModelTokenizer(path), context)
     what = f"{running.model} at {running.target.url} ({running.words})"
     return _Plan(Rounds(running, {running.arm: arms.Arm(())}, workloads, path), workloads, what, None)
 

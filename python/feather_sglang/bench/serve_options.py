@@ -78,7 +78,10 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--interleaved", action="store_true", help="data: sessions in turn, one request of each")
     group.add_argument("--drop-longer", action="store_true", help="data: leave out what is longer than the context")
     group.add_argument(
-        "--context", type=int, metavar="TOKENS", help="longest request; Mooncake is scaled to it (the model's context)"
+        "--context",
+        type=int,
+        metavar="TOKENS",
+        help="data: longest request; Mooncake is scaled to it (the context of the model, or of the server)",
     )
 
     group = parser.add_argument_group("arrivals (default: all at once)")
@@ -101,7 +104,7 @@ def check(options: argparse.Namespace) -> None:
     for name in ("families", "prefix", "output_tokens", "rate", "concurrency"):
         _positive(name, getattr(options, name) or [])
     if options.data is None:
-        for name in ("speed", "requests", "interleaved", "drop_longer"):
+        for name in ("speed", "requests", "interleaved", "drop_longer", "context"):
             if getattr(options, name):
                 raise UsageError(f"--{name.replace('_', '-')} goes with --data PATH: leave it out, or give a recording")
     elif not options.data.exists():
@@ -114,12 +117,14 @@ def _positive(name: str, values: list[float | None]) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {value:g}: give more than 0")
 
 
-def workloads(options: argparse.Namespace, tokenizer: Tokenizer, context: Callable[[], int]) -> list[Workload]:
+def workloads(options: argparse.Namespace, tokenizer: Tokenizer, context: int | None) -> list[Workload]:
     """Every combination that was asked for, each with a name of its own.
 
-    :param context: tokens that a request may have at most; only called if it matters.
-    :raises UsageError: if the data is not good.
+    :param context: tokens, prompt and output, that a request may have at most; None: nobody knows.
+    :raises UsageError: if the data is not good, or a request is longer.
     """
+    if options.context is not None and context is not None and options.context > context:
+        raise UsageError(f"--context {options.context:,}: the context is {context:,} tokens; give that or less")
     found = [paced for workload in _unpaced(options, tokenizer, context) for paced in _paced(options, workload)]
     if len({workload.arrivals for workload in found}) > 1:
         found = [replace(workload, name=f"{workload.name}, {workload.arrivals}") for workload in found]
@@ -128,11 +133,14 @@ def workloads(options: argparse.Namespace, tokenizer: Tokenizer, context: Callab
     return found
 
 
-def _unpaced(options: argparse.Namespace, tokenizer: Tokenizer, context: Callable[[], int]) -> Iterator[Workload]:
+def _unpaced(options: argparse.Namespace, tokenizer: Tokenizer, context: int | None) -> Iterator[Workload]:
     if options.data is not None:
+        limit = options.context or context
+        if limit is None:
+            raise UsageError("the configuration of the model does not tell its context: give --context TOKENS")
         for new in options.output_tokens:
             wishes = Wishes(
-                context=options.context or context(),
+                context=limit,
                 requests=options.requests,
                 output_tokens=new,
                 interleaved=options.interleaved,
@@ -145,9 +153,22 @@ def _unpaced(options: argparse.Namespace, tokenizer: Tokenizer, context: Callabl
         sizes = {"families": families, "per_family": options.per_family, "output_tokens": new or 8}
         if options.workload == "gsm8k":
             if prefix == options.prefix[0]:
-                yield gsm8k.few_shot(tokenizer, shots=options.shots, worked=options.worked, **sizes)
+                few_shot = gsm8k.few_shot(tokenizer, shots=options.shots, worked=options.worked, **sizes)
+                yield _fitting(few_shot, context, "--shots")
         else:
-            yield shared_prefix.shared_prefix(tokenizer, prefix=prefix, suffix=options.suffix, **sizes)
+            generated = shared_prefix.shared_prefix(tokenizer, prefix=prefix, suffix=options.suffix, **sizes)
+            yield _fitting(generated, context, "--prefix")
+
+
+def _fitting(workload: Workload, context: int | None, option: str) -> Workload:
+    """:raises UsageError: if a request is longer than the context."""
+    longest = max(request.length for request in workload.requests)
+    if context is not None and longest > context:
+        raise UsageError(
+            f"{workload.name}: a request has {longest:,} tokens and the context is {context:,}: lower {option} or "
+            "--output-tokens, or name a model with a longer context (--model-path)"
+        )
+    return workload
 
 
 def _paced(options: argparse.Namespace, workload: Workload) -> Iterator[Workload]:

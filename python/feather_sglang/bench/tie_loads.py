@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import NamedTuple
 
 from feather_sglang.bench.workloads import files
 from feather_sglang.bench.workloads.mooncake import mooncake
@@ -12,16 +11,8 @@ from feather_sglang.bench.workloads.recorded import Wishes
 from feather_sglang.cli.errors import UsageError
 
 FIRST, VOCABULARY = 2, 32_000
-FEW_ROWS, ROWS = 8, 64
-
-
-class Load(NamedTuple):
-    """Requests, and the machine that serves them."""
-
-    requests: list[tuple[list[int], int]]
-    """Prompts as token ids, and the tokens that each generates."""
-    rows: int = FEW_ROWS
-    """Most rows of a batch."""
+Load = list[tuple[list[int], int]]
+"""Prompts as token ids, and the tokens that each generates."""
 
 
 class Tokens:
@@ -45,34 +36,34 @@ def families() -> Load:
     """Six prefixes of 512 tokens, five requests each, interleaved; outputs of 6 to 21 tokens."""
     tokens = Tokens()
     prefixes = [tokens.take(512) for _ in range(6)]
-    return Load([(prefixes[n % 6] + tokens.take(40), 6 + 5 * (n % 4)) for n in range(30)])
+    return [(prefixes[n % 6] + tokens.take(40), 6 + 5 * (n % 4)) for n in range(30)]
 
 
 def conversations() -> Load:
     """Four conversations of four turns of 192 tokens: each turn begins with what was said before."""
     tokens = Tokens()
-    requests: list[tuple[list[int], int]] = []
+    load: Load = []
     for _ in range(4):
         said: list[int] = []
         for _ in range(4):
             said = said + tokens.take(192)
-            requests.append((said + tokens.take(24), 4 + 3 * (len(requests) % 5)))
-    return Load(requests)
+            load.append((said + tokens.take(24), 4 + 3 * (len(load) % 5)))
+    return load
 
 
 def strangers() -> Load:
     """Thirty-two prompts of 70 to 582 tokens that share nothing."""
     tokens = Tokens()
-    return Load([(tokens.take(64 * (n % 9) + 70), 5 + n % 11) for n in range(32)])
+    return [(tokens.take(64 * (n % 9) + 70), 5 + n % 11) for n in range(32)]
 
 
 def recorded() -> Load:
-    """64 requests of Mooncake's conversations, scaled to 1,000 tokens: they share next to nothing. Rows for all."""
+    """64 requests of Mooncake's conversations, scaled to 1,000 tokens: they share next to nothing."""
     path = files.FOLDER / "mooncake" / "conversation_head.jsonl"
     if not path.is_file():
         raise UsageError(f"there is no {path}: run this from a clone of the repository, installed with `make setup`")
     requests = mooncake(path, Tokens(), Wishes(context=1000, requests=64)).requests
-    return Load([(list(request.prompt), request.output_tokens) for request in requests], ROWS)
+    return [(list(request.prompt), request.output_tokens) for request in requests]
 
 
 LOADS: dict[str, Callable[[], Load]] = {
@@ -82,4 +73,5 @@ LOADS: dict[str, Callable[[], Load]] = {
     "recorded": recorded,
 }
 CONTROL = "recorded"
-"""The negative control: where nothing is shared, nothing may be lost."""
+"""The negative control: what shares nothing may lose nothing. The simulator need not agree here: what these requests do
+share is shorter than a chunk of the index, and it sees whole chunks only."""

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from feather_sglang.bench.tie_loads import ROWS, Load
+from feather_sglang.bench.tie_loads import Load
 from feather_sglang.simulate.engine import Machine
 from feather_sglang.simulate.policies import make_engine
 from feather_sglang.simulate.profiles import Profile
 from feather_sglang.simulate.traces.openai import chained
 from feather_sglang.simulate.workload import Job, Trace
 
-CHUNK, PREFILL, KV_TOKENS = 64, 2048, 40_000
+ROWS, CHUNK, PREFILL, KV_TOKENS = 8, 64, 2048, 40_000
 MACHINE = {"max_running_requests": ROWS, "max_total_tokens": KV_TOKENS, "chunked_prefill_size": PREFILL}
 """As SGLang's arguments."""
 PASSES = 20_000
@@ -38,12 +38,12 @@ class Counted(NamedTuple):
 def simulated(policy: str, load: Load, profile: Profile) -> Counted:
     """In the simulator, with the step times of ``profile``."""
     jobs = []
-    for id, (prompt, new) in enumerate(load.requests):
+    for id, (prompt, new) in enumerate(load):
         pieces = [array("q", prompt[n : n + CHUNK]).tobytes() for n in range(0, len(prompt) - CHUNK + 1, CHUNK)]
         jobs.append(Job(id, 0.0, chained("", pieces), len(prompt), new))
-    engine = make_engine(policy, Trace(jobs), profile.cost, Machine(load.rows, KV_TOKENS, PREFILL, CHUNK))
+    engine = make_engine(policy, Trace(jobs), profile.cost, Machine(ROWS, KV_TOKENS, PREFILL, CHUNK))
     passes = [done for done in engine.run() if done.kind != "idle"]
-    return Counted(len(passes), sum(done.computed for done in passes), sum(new for _, new in load.requests), engine.now)
+    return Counted(len(passes), sum(done.computed for done in passes), sum(new for _, new in load), engine.now)
 
 
 def start(model: Path) -> Any:
@@ -67,7 +67,7 @@ def live(scheduler: Any, policy: str, load: Load) -> Counted:
     """On the Scheduler, from an empty cache."""
     from feather_sglang.bench import engine
 
-    _take_policy(scheduler, policy, load.rows)
+    _take_policy(scheduler, policy)
     steps = computed = 0
 
     def chosen(batch: Any) -> None:
@@ -78,14 +78,13 @@ def live(scheduler: Any, policy: str, load: Load) -> Counted:
                 computed += int(sum(batch.extend_lens))
 
     began = time.process_time()
-    for n, (prompt, new) in enumerate(load.requests):
+    for n, (prompt, new) in enumerate(load):
         scheduler.process_input_requests([engine.tokenized(f"r{n}", prompt, new)])
     _run(scheduler, lambda: engine.step_overlap(scheduler, chosen))
-    return Counted(steps, computed, sum(new for _, new in load.requests), time.process_time() - began)
+    return Counted(steps, computed, sum(new for _, new in load), time.process_time() - began)
 
 
-def _take_policy(scheduler: Any, policy: str, rows: int) -> None:
-    from sglang.srt.managers.io_struct import SetInternalStateReq
+def _take_policy(scheduler: Any, policy: str) -> None:
     from sglang.srt.managers.schedule_policy import SchedulePolicy
 
     from feather_sglang.core.settings import Settings
@@ -93,7 +92,6 @@ def _take_policy(scheduler: Any, policy: str, rows: int) -> None:
 
     if not scheduler.flush_cache():
         raise RuntimeError("the cache could not be dropped between two runs")
-    scheduler.set_internal_state(SetInternalStateReq(server_args={"pp_max_micro_batch_size": rows}))
     scheduler.__dict__.pop("feather", None)
     scheduler.waiting_queue = []
     scheduler.policy = SchedulePolicy(policy, scheduler.tree_cache, False, False, False)

@@ -27,6 +27,7 @@ class Arguments:
     port: int
     model_path: str | None
     device: str | None
+    context_length: int | None
 
     @classmethod
     def read(cls, argv: list[str]) -> Arguments:
@@ -34,6 +35,7 @@ class Arguments:
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         for option in ("--config", "--host", "--port", "--model-path", "--model", "--device"):
             parser.add_argument(option)
+        parser.add_argument("--context-length", type=int)
         try:
             known, _ = parser.parse_known_args(argv)
         except argparse.ArgumentError as error:
@@ -51,6 +53,7 @@ class Arguments:
             port=_port(value("port") or DEFAULT_PORT),
             model_path=value("model_path") or value("model"),
             device=value("device"),
+            context_length=value("context_length"),
         )
 
     def check_model(self) -> None:
