@@ -23,8 +23,11 @@ _REQUIRED = ("schema", "command", "machine", "versions", "rows")
 _PICTURES = {
     "feather bench attention": "feather_sglang.bench.attention_picture",
     "feather bench gates": "feather_sglang.bench.gates_picture",
+    "feather bench orders": "feather_sglang.bench.orders_picture",
     "feather bench overhead": "feather_sglang.bench.overhead_picture",
+    "feather bench paper": "feather_sglang.bench.paper.picture",
     "feather bench serve": "feather_sglang.bench.picture",
+    "feather bench tie": "feather_sglang.bench.tie_picture",
     "feather simulate": "feather_sglang.bench.simulate_picture",
 }
 """By the name of a schema: what draws it."""

@@ -17,7 +17,7 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     rows = report["rows"]
     with pyplot.rc_context({"font.size": 8, "axes.titlesize": 9, "svg.hashsalt": "feather", "axes.axisbelow": True}):
@@ -36,6 +36,8 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
                     text = f"{width:,}" if isinstance(width, int) else f"{width:.2f}"
                     axes.text(width, place, f" {text}", va="center", fontsize=6.5)
             axes.margins(x=0.2)
+            axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
             axes.set_title(title)
             axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(axis="y", length=0)
