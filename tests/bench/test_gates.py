@@ -1,4 +1,4 @@
-"""``feather bench gates``: what its tables say of runs, and the sweep of a gate's constants."""
+"""``feather bench gates``: what its table says of runs, and the sweep of a gate's constants."""
 
 from __future__ import annotations
 
@@ -8,18 +8,77 @@ import pytest
 
 from feather_sglang.bench import gates_sweep
 from feather_sglang.bench.gates import main
-from feather_sglang.bench.gates_runs import SURFACES
+from feather_sglang.bench.gates_report import report
+from feather_sglang.bench.gates_runs import SURFACES, Trajectory
 from feather_sglang.bench.results import Circumstances
 from feather_sglang.cli.errors import UsageError
 from feather_sglang.core.gates.q import Q
+from feather_sglang.core.settings import GATES
+
+CIRCUMSTANCES = Circumstances(command="", machine={}, versions={}, workload="")
+STEPS = 1000
+EVEN = Trajectory([1.0] * STEPS, [100] * STEPS, 0)
+SLOW = Trajectory([1.25] * STEPS, [100] * STEPS, 0)
+
+
+def slow_until(step, seconds=2.0):
+    return Trajectory([seconds] * step + [1.0] * (STEPS - step), [100] * STEPS, step)
+
+
+def judged(name, other=SLOW, **runs):
+    """Of two seeds each; ``other`` is what all gates do that are not named."""
+    surface = next(surface for surface in SURFACES if surface.name == name)
+    done = dict.fromkeys((*GATES, "a threshold"), other) | runs
+    gates = report({name: {gate: [run, run] for gate, run in done.items()}}, [surface], CIRCUMSTANCES)["gates"]
+    return {gate: of_gate[name] for gate, of_gate in gates.items()}
+
+
+def test_how_soon_a_gate_is_near_the_best():
+    """Steps of 2 s instead of 1: a window of 300 is within 5% when at most 15 of them are in it."""
+    gates = judged("cpu", never=EVEN, ucb=slow_until(400), q=slow_until(400, 1.05), model=EVEN)
+    assert gates["ucb"] == {"steps_to_5pct": 400 - 15, "final_ratio_to_best": 1.0}
+    assert gates["q"]["steps_to_5pct"] == 0
+    assert gates["model"] == {"steps_to_5pct": 0, "final_ratio_to_best": 1.0}
+    assert gates["static"] == {"steps_to_5pct": None, "final_ratio_to_best": pytest.approx(0.8)}
+
+
+def test_one_late_window_below_is_not_near():
+    late = Trajectory([1.0] * 650 + [2.0] * 16 + [1.0] * 334, [100] * STEPS, 0)
+    assert judged("cpu", never=EVEN, model=late)["model"]["steps_to_5pct"] == 651
+
+
+def test_the_best_is_a_fixed_gate():
+    """A gate that learns is not compared with another that does, and ``static`` is not among the fixed ones."""
+    fast = Trajectory([0.5] * STEPS, [100] * STEPS, 0)
+    gates = judged("cpu", never=EVEN, ucb=fast, static=fast)
+    assert gates["ucb"]["final_ratio_to_best"] == gates["static"]["final_ratio_to_best"] == pytest.approx(2.0)
+    assert judged("cpu", other=EVEN, never=SLOW)["never"]["final_ratio_to_best"] == pytest.approx(0.8)
+
+
+def test_a_drift_counts_from_the_drift():
+    def twice(first, second):
+        return Trajectory(first.seconds + second.seconds, first.tokens + second.tokens, 0)
+
+    runs = {"never": twice(EVEN, EVEN), "model": twice(SLOW, slow_until(100)), "ucb": twice(SLOW, EVEN)}
+    gates = judged("drift", twice(EVEN, SLOW), **runs)
+    assert gates["ucb"]["steps_to_5pct"] == 0
+    assert gates["model"]["steps_to_5pct"] == 100 - 15
+    assert gates["static"]["steps_to_5pct"] is None
+
+
+def test_seeds_are_paired_and_their_ratios_averaged():
+    half = Trajectory([2.0] * STEPS, [100] * STEPS, 0)
+    of_surface = {gate: [EVEN, half] for gate in GATES} | {"ucb": [EVEN, EVEN]}
+    gates = report({"cpu": of_surface}, SURFACES[:1], CIRCUMSTANCES)["gates"]
+    assert gates["ucb"]["cpu"]["final_ratio_to_best"] == pytest.approx((1 + 2) / 2)
+    assert gates["model"]["cpu"]["final_ratio_to_best"] == 1.0
 
 
 def test_a_sweep_tries_each_with_each_and_says_which_are_in_use(monkeypatch):
     monkeypatch.setattr(gates_sweep, "SURFACES", [s for s in SURFACES if s.name == "roofline-sorted"])
     monkeypatch.setattr(gates_sweep, "GRIDS", {"q": {"EPSILON": (1.0, Q.EPSILON), "DECAY": (1e9, Q.DECAY)}})
-    circumstances = Circumstances(command="", machine={}, versions={}, workload="")
     with ThreadPoolExecutor(1) as pool:
-        result = gates_sweep.sweep("q", 1, 700, pool, circumstances)
+        result = gates_sweep.sweep("q", 1, 700, "held", pool, CIRCUMSTANCES)
     rows = result["rows"]
     assert len(rows) == 4
     assert rows == sorted(rows, key=lambda row: -row["mean"])

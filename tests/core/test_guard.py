@@ -87,6 +87,18 @@ def test_outliers_do_not_drop_a_gate():
     assert guard.dropped is None
 
 
+def test_prefill_counts_in_full_however_short_the_decode_steps_are():
+    """Four rows take 0.4 s and a pass of a second for 32 tokens, forty take 1.5 s for 40: a seventh less."""
+    guard = guarded()
+    for step in range(ROUND):
+        taken = guard.cut(VIEW, ANYBODY)
+        if taken or step % 8 == 0:
+            guard.observe(Step(0, "prefill", 1.0, 0, 1, 0, 0, 0, 1000))
+        guard.observe(Step(0, "decode", 0.5, 40, 40, 0, 0, 0) if taken else Step(0, "decode", 0.05, 4, 4, 0, 0, 0))
+    assert guard.drops == 1
+    assert guard.dropped.startswith("14")
+
+
 def test_gates_that_learn_are_guarded():
     assert isinstance(make_guarded("model"), Guard)
     assert make_guarded("model").name == "model"

@@ -10,6 +10,7 @@ import pytest
 from feather_sglang.bench.gates_runs import SURFACES, noise, run
 from feather_sglang.core.gates import make_gate
 from feather_sglang.core.gates.forming import Forming
+from feather_sglang.core.gates.rates import Rate, Trial
 from feather_sglang.core.gates.regression import Affine, Coefficients, Load, Regression, nonnegative
 from feather_sglang.core.interface import Candidate, Step, View
 
@@ -121,11 +122,62 @@ def test_candidates_join_their_families():
     forming = Forming(view(4)).add([SIBLING, STRANGER, SIBLING])
     assert (forming.rows, forming.shared) == (7, 2 * 640)
     assert forming.families == pytest.approx(49 / (25 + 4))
-    assert forming.distinct == view(4).distinct_kv + 10 + 650 + 10
     assert Forming(view(4)).opens(STRANGER)
     assert not Forming(view(4)).opens(SIBLING)
     assert not Forming(view(1, 1)).opens(STRANGER), "nothing is shared"
     assert not Forming(view(4)).opens(Candidate(3, 99, 99, 99, 1, 0, 0)), "short beside a long prefix"
+
+
+def test_the_cost_of_a_regime_has_no_prefill_but_its_fixed_part():
+    filling, full = Rate(100), Rate(100)
+    for _ in range(10):
+        filling.add(50, 0.5, 4.0, 1)
+        full.add(50, 0.5, 0.4, 1)
+    assert filling.cost(0.1) == full.cost(0.1) == pytest.approx(0.6 / 50)
+    assert full.value == pytest.approx(50 / 0.9)
+    assert Rate(100).cost(0.1) == Rate(100).value == 0.0
+
+
+def test_a_trial_ends_when_what_was_lost_adds_up():
+    def family(trial, steps, seconds):
+        for _ in range(steps):
+            trial.add(10, seconds)
+        return trial.end(cost=0.1)
+
+    trial = Trial()
+    assert not family(trial, 40, 2.0), "40 steps of which half the time is lost: 20"
+    assert trial.lost == pytest.approx(20)
+    assert not family(trial, 40, 2.0)
+    assert family(trial, 40, 2.0), "60 are more than 48"
+    assert not family(trial, 40, 0.5), "won back"
+    assert trial.lost == pytest.approx(60 - 40)
+    assert not family(trial, 400, 0.5)
+    assert trial.lost == 0, "nothing is saved up"
+
+
+def joining(rows=128):
+    """A gate that knows its fill and a costly pass, and believes that empty rows cost nothing."""
+    gate = make_gate("model")
+    gate._enter("fill")
+    gate._prefill.base = 1.0
+    assert gate.cut(view(), [SIBLING] * rows) == rows
+    return gate
+
+
+def test_joining_leaves_an_eighth_of_the_rows_empty_at_most():
+    gate = joining()
+    assert gate.cut(view(120), [SIBLING] * 8) == 0
+    assert gate.cut(view(113), [SIBLING] * 15) == 0
+    assert gate.cut(view(112), [SIBLING] * 4) == 4, "a pass has no room for more"
+    assert gate.cut(view(110), [SIBLING] * 4) == 4, "the next one goes on"
+    assert gate.state()["stops"]["joining"] == 2
+
+
+def test_who_is_past_the_bound_takes_the_others_along():
+    gate = joining()
+    assert gate.cut(view(120)._replace(overdue=1), [SIBLING] * 8) == 8
+    gate._enter("alike")
+    assert gate.cut(view(120)._replace(overdue=2), [STRANGER, STRANGER, STRANGER]) == 2
 
 
 def surface(name):
@@ -138,10 +190,10 @@ def rate(run, start):
 
 def test_it_stops_where_the_cache_ends():
     gate = make_gate("model")
-    gated = run(surface("knee-admission"), gate, 1, 700)
+    gated = run(surface("knee-admission"), gate, 1, 700, "held")
     assert gate.state()["regime"] == "alike"
     assert gate.state()["stops"]["mixing"] > 100
-    assert rate(gated, 300) > 1.3 * rate(run(surface("knee-admission"), make_gate("never"), 1, 700), 300)
+    assert rate(gated, 300) > 1.3 * rate(run(surface("knee-admission"), make_gate("never"), 1, 700, "held"), 300)
 
 
 def test_it_does_not_stop_where_rows_are_sorted():

@@ -291,7 +291,10 @@ def test_a_gate_leaves_out_nobody_past_the_bound():
     strangers = [engine.send((name, 1024)) for name in "bcd"]
     assert engine.ids() == []
     engine.core._scheduled += 2000
+    told, static = [], engine.core.gate.cut
+    engine.core.gate.cut = lambda view, candidates: told.append(view.overdue) or static(view, candidates)
     assert engine.ids() == strangers
+    assert told == [3], "it knows"
 
 
 def test_a_gate_stops_for_one_pass():

@@ -13,10 +13,11 @@ from typing import Any
 from feather_sglang.bench import gates_sweep, results
 from feather_sglang.bench.gates_picture import draw
 from feather_sglang.bench.gates_report import render, report
-from feather_sglang.bench.gates_runs import FAMILIES, MACHINE, SURFACES, WAITING, Trajectory, gates, run
+from feather_sglang.bench.gates_runs import FAMILIES, MACHINE, ORDER, SURFACES, WAITING, Trajectory, gates, run
 from feather_sglang.bench.machine import in_words, machine, versions
 from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.cli.errors import UsageError
+from feather_sglang.core.settings import ORDERS
 
 STEPS, QUICK_STEPS = 1500, 1200
 SEEDS, QUICK_SEEDS = 10, 4
@@ -44,20 +45,20 @@ def main(argv: list[str]) -> int:
         command=shlex.join(["feather", "bench", "gates", *argv]),
         machine=machine(),
         versions=versions(),
-        workload=f"{WORKLOAD}; {seeds} seeds",
+        workload=f"{WORKLOAD}, order {options.order}; {seeds} seeds",
     )
     where = in_words(circumstances)
     print(f"{circumstances.workload}\n{where}\n", flush=True)
     if options.sweep is not None:
         with ProcessPoolExecutor(max_workers=options.workers) as pool:
-            result = gates_sweep.sweep(options.sweep, seeds, steps, pool, circumstances)
+            result = gates_sweep.sweep(options.sweep, seeds, steps, options.order, pool, circumstances)
         print(f"{options.sweep}: tokens per second at the end ÷ those of never, over {len(SURFACES)} surfaces\n")
         print(gates_sweep.render(result))
         _end(result, outputs, began)
         return 0
     names = list(gates(options.quick))
     runs: dict[str, dict[str, list[Trajectory]]] = {surface.name: {name: [] for name in names} for surface in SURFACES}
-    work = list(product(range(len(SURFACES)), names, range(seeds), [steps], [options.quick]))
+    work = list(product(range(len(SURFACES)), names, range(seeds), [steps], [options.quick], [options.order]))
     with ProcessPoolExecutor(max_workers=options.workers) as pool:
         for (surface, name, *_), done in zip(work, pool.map(_one, work, chunksize=4), strict=True):
             runs[SURFACES[surface].name][name].append(done)
@@ -76,9 +77,9 @@ def _end(result: dict[str, Any], outputs: Outputs, began: float) -> None:
     print(f"\n{time.perf_counter() - began:.0f} s{outputs.said()}")
 
 
-def _one(work: tuple[int, str, int, int, bool]) -> Trajectory:
-    surface, name, seed, steps, quick = work
-    return run(SURFACES[surface], gates(quick)[name](seed), seed, steps * (1 + SURFACES[surface].drifts))
+def _one(work: tuple[int, str, int, int, bool, str]) -> Trajectory:
+    surface, name, seed, steps, quick, order = work
+    return run(SURFACES[surface], gates(quick)[name](seed), seed, steps * (1 + SURFACES[surface].drifts), order)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         "sees is noisy, what it is judged on is not.",
     )
     parser.add_argument("--quick", action="store_true", help="fewer seeds, steps and fixed gates: under five minutes")
+    parser.add_argument("--order", choices=ORDERS, default=ORDER, help="of the waiting queue; default: %(default)s")
     parser.add_argument(
         "--workers", type=int, default=max(1, os.cpu_count() or 1), help="processes; default: one a core"
     )

@@ -23,6 +23,7 @@ FAMILIES = Families((8192,) * 8, suffix=(128, 384), output=32.0, outputs="narrow
 """Eight prefixes of 8,192 tokens, all cached; 24 to 40 tokens generated, as offline jobs with a length limit do."""
 UNSHARED = Families((0,) * 8, suffix=(256, 2048), output=32.0, outputs="geometric")
 WAITING = 512
+ORDER = Settings().order
 NOISE, OUTLIERS, OUTLIER = 0.15, 0.01, 5.0
 """What a gate sees of a time: log-normal noise, and a share of outliers of so many times."""
 
@@ -87,9 +88,9 @@ class Trajectory(NamedTuple):
     stops: int
 
 
-def run(surface: Surface, gate: Gate, seed: int, steps: int) -> Trajectory:
+def run(surface: Surface, gate: Gate, seed: int, steps: int, order: str = ORDER) -> Trajectory:
     """``steps`` decode steps in closed loop, from a warm cache and an empty batch."""
-    settings = Settings(order="held", gate="static", chunk_size=MACHINE.level_tokens, kv_capacity=MACHINE.kv_tokens)
+    settings = Settings(order=order, gate="static", chunk_size=MACHINE.level_tokens, kv_capacity=MACHINE.kv_tokens)
     core = SchedulerCore(settings)
     core.gate = gate
     families = surface.families

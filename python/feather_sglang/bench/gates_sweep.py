@@ -31,7 +31,9 @@ _GATES = {"q": Q}
 Constants = tuple[tuple[str, float], ...]
 
 
-def sweep(gate: str, seeds: int, steps: int, pool: Executor, circumstances: Circumstances) -> dict[str, Any]:
+def sweep(
+    gate: str, seeds: int, steps: int, order: str, pool: Executor, circumstances: Circumstances
+) -> dict[str, Any]:
     """The JSON object: a row for each choice of constants, best first.
 
     ``rate_to_never``, by surface: decode tokens per second of the last two windows ÷ those of ``never`` on the same
@@ -40,8 +42,8 @@ def sweep(gate: str, seeds: int, steps: int, pool: Executor, circumstances: Circ
     grid = GRIDS[gate]
     choices: list[Constants] = [tuple(zip(grid, values, strict=True)) for values in product(*grid.values())]
     surfaces = range(len(SURFACES))
-    work = list(product([gate], choices, surfaces, range(seeds), [steps]))
-    never = list(product(["never"], [()], surfaces, range(seeds), [steps]))
+    work = list(product([gate], choices, surfaces, range(seeds), [steps], [order]))
+    never = list(product(["never"], [()], surfaces, range(seeds), [steps], [order]))
     rates = dict(zip(never + work, pool.map(_rate, never + work, chunksize=4), strict=True))
     rows: list[dict[str, Any]] = []
     for constants in choices:
@@ -49,7 +51,8 @@ def sweep(gate: str, seeds: int, steps: int, pool: Executor, circumstances: Circ
             SURFACES[surface].name: float(
                 np.mean(
                     [
-                        rates[gate, constants, surface, seed, steps] / rates["never", (), surface, seed, steps]
+                        rates[gate, constants, surface, seed, steps, order]
+                        / rates["never", (), surface, seed, steps, order]
                         for seed in range(seeds)
                     ]
                 )
@@ -81,13 +84,13 @@ def render(result: Mapping[str, Any], most: int = 10) -> str:
     return "\n".join(lines)
 
 
-def _rate(work: tuple[str, Constants, int, int, int]) -> float:
-    gate, constants, surface, seed, steps = work
+def _rate(work: tuple[str, Constants, int, int, int, str]) -> float:
+    gate, constants, surface, seed, steps, order = work
     made = make_gate(gate, seed)
     for name, value in constants:
         setattr(made, name, value)
     chosen = SURFACES[surface]
-    return rate_at_the_end(run(chosen, made, seed, steps * (1 + chosen.drifts)))
+    return rate_at_the_end(run(chosen, made, seed, steps * (1 + chosen.drifts), order))
 
 
 def rate_at_the_end(done: Trajectory) -> float:

@@ -106,6 +106,8 @@ class View(NamedTuple):
     held: int
     step: int = 0
     """``Limits.step``."""
+    overdue: int = 0
+    """Of the candidates, the first so many are past the fairness bound: they are admitted whatever a gate says."""
     residents: Sequence[Resident] = ()
     """The same rows, oldest first; only where rows may be chosen."""
 

@@ -124,7 +124,7 @@ class SchedulerCore:
     def plan_admissions(self, limits: Limits) -> Admissions:
         """Whom to admit in this pass, tentatively until ``settle``."""
         ask_gate = limits.may_stop and self.gate.name != "never"
-        view = self.view()._replace(step=limits.step) if ask_gate else None
+        view = self.view() if ask_gate else None
         named, held, kept, skipped, overdue, end = self._index.plan(
             now=self._scheduled,
             kv_tokens=max(limits.kv_tokens, 0),
@@ -138,7 +138,7 @@ class SchedulerCore:
         if view is not None:
             # A gate never stops an empty batch, and leaves out nobody who is past the fairness bound.
             least = max(overdue, min(len(order), int(limits.idle)))
-            taken = max(self.gate.cut(view, order), least)
+            taken = max(self.gate.cut(view._replace(step=limits.step, overdue=overdue), order), least)
             if taken < len(order):
                 self._index.undo(taken)
                 del order[taken:]

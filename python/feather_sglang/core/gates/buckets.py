@@ -25,7 +25,8 @@ def bucket(rows: int, candidate: Candidate) -> State:
 class Tabular:
     """A gate that decides candidate by candidate, ADD or STOP, from a table over ``bucket``.
 
-    The first request of an empty batch is added outright, and so is one that costs no tip where there is one.
+    The first request of an empty batch is added outright, and so is one that costs no tip where there is one, or that
+    is past the fairness bound.
 
     **The reward** of a decision is the decode tokens per second of the step that followed it, over the time since the
     decode step before: prefill passes that admissions caused are in it. It is the rate of the whole batch, so a batch
@@ -44,8 +45,7 @@ class Tabular:
     def cut(self, view: View, candidates: Sequence[Candidate]) -> int:
         rows = len(view.order)
         for taken, candidate in enumerate(candidates):
-            outright = rows + taken == 0 or candidate.chunks_before == candidate.chunks_after > 0
-            if outright:
+            if rows + taken == 0 or taken < view.overdue or candidate.chunks_before == candidate.chunks_after > 0:
                 continue
             state = bucket(rows + taken, candidate)
             add = self._add(state)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
+from typing import NamedTuple
 
-from feather_sglang.core.gates.regression import Load
-from feather_sglang.core.interface import Candidate, View
+from feather_sglang.core.interface import Candidate, Step, View
 
 
 class Forming:
@@ -19,8 +20,6 @@ class Forming:
 
     def __init__(self, view: View) -> None:
         self.rows = len(view.order)
-        self.total = view.total_kv
-        self.distinct = view.distinct_kv
         self.shared = 0
         """Distinct tokens of prefixes that two rows or more hold."""
         self.groups = 0
@@ -50,16 +49,10 @@ class Forming:
         """Their effective number; 0: no two rows share."""
         return self.competing * self._relatives / self._holdings if self._holdings else 0.0
 
-    @property
-    def load(self) -> Load:
-        return Load(self.rows, self.total, self.distinct, self.competing)
-
     def add(self, candidates: Sequence[Candidate]) -> Forming:
         """These join, one after the other."""
         for candidate in candidates:
             self.rows += 1
-            self.total += candidate.add_total
-            self.distinct += candidate.add_distinct
             prefix = candidate.add_total - candidate.add_distinct
             if prefix:
                 members = self._members.get(prefix, 1)
@@ -89,3 +82,35 @@ class Forming:
         brought = candidate.add_distinct
         shared = candidate.add_total - brought
         return brought > shared and 2 * brought * self._relatives > self._holdings > 0
+
+
+class Batch(NamedTuple):
+    """One that was formed: what ``Forming`` knew of it."""
+
+    step: int = 0
+    rows: int = 0
+    shared: int = 0
+    competing: float = 0.0
+    families: float = 0.0
+
+
+class Formed:
+    """The batches formed last, as steps become known later."""
+
+    LATEST = 8
+    """Batches formed until a step among which the one that ran in it is looked for."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Batch] = deque([Batch()], maxlen=256)
+
+    def add(self, step: int, batch: Forming) -> None:
+        """What ``step`` would run."""
+        self._batches.append(Batch(step, batch.rows, batch.shared, batch.competing, batch.families))
+
+    def batch_of(self, step: Step) -> Batch:
+        """The batch that ran in a step: of those formed last until then, the one with as many rows, or the last."""
+        batches = self._batches
+        while len(batches) > self.LATEST and batches[self.LATEST].step <= step.seq:
+            batches.popleft()
+        until = [batch for batch in batches if batch.step <= step.seq] or [batches[0]]
+        return next((batch for batch in reversed(until) if batch.rows == step.requests), until[-1])

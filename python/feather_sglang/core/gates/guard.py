@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from feather_sglang.core.gates.regression import Affine
 from feather_sglang.core.interface import Candidate, Gate, Step, View
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class Guard:
         self._steps = 0
         self._pause = self.FIRST_PAUSE
         self._resume = 0
+        self._passes = Affine()
         self._prefill = self._mean = 0.0
         self._sums = {True: [0.0, 0.0], False: [0.0, 0.0]}
         """Tokens and seconds with the gate and with never."""
@@ -59,14 +61,18 @@ class Guard:
         if self._asks:
             self.gate.observe(step)
         if step.kind == "prefill":
-            self._prefill += max(step.seconds, 0.0)
+            self._prefill += self._passes.observe(step.computed, step.seconds)
             return
-        seconds = max(step.seconds, 0.0) + self._prefill
-        self._mean += (seconds - self._mean) / min(self._steps + 1, self.EPISODE)
+        if step.kind == "mixed":
+            seconds = self._passes.observe(step.computed, step.seconds)
+        else:
+            seconds = max(step.seconds, 0.0)
+            self._mean += (seconds - self._mean) / min(self._steps + 1, self.EPISODE)
+            seconds = min(seconds, self.LONGEST * self._mean)
         if self.dropped is None and self._steps % self.EPISODE >= self.SETTLING:
             sums = self._sums[self._asks]
             sums[0] += step.tokens
-            sums[1] += min(seconds, self.LONGEST * self._mean)
+            sums[1] += seconds + self._prefill
         self._prefill = 0.0
         self._steps += 1
         if self._steps % (self.EPISODE * self.ROUND) == 0:

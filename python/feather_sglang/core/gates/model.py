@@ -6,30 +6,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from feather_sglang.core.gates.forming import Forming
+from feather_sglang.core.gates.forming import Formed, Forming
+from feather_sglang.core.gates.rates import Rate, Trial
 from feather_sglang.core.gates.regression import Affine, Coefficients, Load, Regression
 from feather_sglang.core.interface import Candidate, Step, View
 
 LOOKING = ("look alike", "look mixed")
 """Regimes in which the gate only learns. The others: fill, alike."""
-
-
-class Rate:
-    """Decode tokens per second, prefill included, with forgetting."""
-
-    def __init__(self) -> None:
-        self.tokens = self.seconds = self.prefill = self.steps = 0.0
-
-    def add(self, tokens: int, seconds: float, prefill: float) -> None:
-        kept = 1 - 1 / Model.HORIZON
-        self.tokens = self.tokens * kept + tokens
-        self.seconds = self.seconds * kept + seconds + prefill
-        self.prefill = self.prefill * kept + prefill
-        self.steps += 1
-
-    @property
-    def value(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
 
 
 class Model:
@@ -60,19 +43,17 @@ class Model:
     name = "model"
     REFIT, REFIT_IN_PROBE = 16, 4
     """Decode steps between two solutions."""
-    LATEST = 8
-    """Batches formed until a step among which the one that ran in it is looked for."""
     HORIZON = 192
     """Decode steps over which prices and rates are means."""
     FEW, DOUBLING = 4, 6
     """Rows that a probe of an empty batch begins with, and decode steps until it may have twice as many."""
     PROBE, PATIENCE = 30, 240
     """Decode steps wanted of each kind of batch, and those after which the gate looks no longer."""
-    TRIAL = 128
-    """Decode steps of a trial, counted from when the batch is alike."""
+    EMPTY = 0.125
+    """Share of the rows that joining leaves empty at most, whatever the fit says of their price."""
     APART = 64
     """Decode steps without two rows that share, after which there are no families to keep apart."""
-    MARGIN, OPTIMISM = 1.05, 2.0
+    MARGIN, OPTIMISM = 1.02, 2.0
     """A trial must promise so much more, with so many times the rows of a family that were seen: its queue grows while
     others are served."""
     WORTH = 0.05
@@ -85,22 +66,23 @@ class Model:
     def __init__(self, seed: int = 0) -> None:
         self._decode = Regression()
         self._prefill = Affine()
-        self._formed: deque[tuple[int, int, int, float, float]] = deque([(0, 0, 0, 0.0, 0.0)], maxlen=256)
-        """The batches formed last, as steps become known later: step, rows, shared and competing KV, families."""
+        self._formed = Formed()
         self._mean = Load(0.0, 0.0, 0.0, 0.0)
         self._shared = self._passes = self._averaged = 0.0
         """Of a decode step in this regime: mean shared KV, prefill passes; and the steps in these means."""
-        self._forgone = 0.0
-        """Seconds that rows left empty have cost since the last prefill pass."""
-        self._prefilled = 0.0
-        """Seconds since the last decode step."""
-        self._mixed = 0
-        """Tokens that rows generated meanwhile, together with chunks of prompts."""
+        self._forgone, self._most = 0.0, 0.0
+        """Seconds that rows left empty have cost since the last prefill pass, and the most rows of late."""
+        self._prefilled, self._filled = 0.0, 0
+        """Seconds of prefill since the last decode step, and passes."""
+        self._mixed, self._decoded = 0, 0.0
+        """Tokens that rows generated meanwhile together with chunks of prompts, and seconds of that."""
         self._steps = 0
         self._stops = {"mixing": 0, "joining": 0, "probing": 0}
         self._gap = self.FIRST_GAP
         self._since: int | None = None
         """The step from which the regime is in force; None: nothing was decided in it."""
+        self._opened: deque[int] = deque(maxlen=256)
+        """Steps at which a family was opened in an empty batch, and that are not known yet."""
         self._look()
 
     # --- deciding ------------------------------------------------------------------------------------------------
@@ -109,30 +91,27 @@ class Model:
         if self._since is None:
             self._since = view.step
         taken, why = self._taken(view, candidates)
-        if why:
+        taken = max(taken, view.overdue)
+        if taken < len(candidates):
             self._stops[why] += 1
-        formed = Forming(view).add(candidates[:taken])
-        self._formed.append((view.step, formed.rows, formed.shared, formed.competing, formed.families))
+        if taken and not view.order:
+            self._opened.append(view.step)
+        self._formed.add(view.step, Forming(view).add(candidates[:taken]))
         return taken
 
     def _taken(self, view: View, candidates: Sequence[Candidate]) -> tuple[int, str]:
-        """How many, and why not all."""
-        if not candidates:
-            return 0, ""
-        if self._regime in LOOKING:
-            taken = self._one_family(view, candidates) if self._regime == "look alike" else len(candidates)
-            return taken, "probing" if taken < len(candidates) else ""
+        """How many, and why not more."""
+        if self._regime == "look alike":
+            return self._one_family(view, candidates), "probing"
         if self._regime == "alike":
-            taken = self._one_family(view, candidates)
-            return taken, "mixing" if taken < len(candidates) else ""
-        if view.order and view.waiting > len(candidates):
-            coefficients, forming = self._decode.coefficients, Forming(view)
-            before = _overhead(coefficients, forming)
-            added = _overhead(coefficients, forming.add(candidates)) - before
-            self._forgone += max(self._price(coefficients) * len(candidates) - added, 0.0)
-            if self._forgone < self._prefill.base:
-                return 0, "joining"
-        self._forgone = 0.0
+            return self._one_family(view, candidates), "mixing"
+        rows = len(view.order)
+        if self._regime == "fill" and candidates:
+            if rows > self._most * (1 - self.EMPTY) and view.waiting > len(candidates) and not view.overdue:
+                self._forgone += self._price(self._decode.coefficients) * len(candidates)
+                if self._forgone < self._prefill.base:
+                    return 0, "joining"
+            self._forgone, self._most = 0.0, max(rows + len(candidates), 0.99 * self._most)
         return len(candidates), ""
 
     def _price(self, coefficients: Coefficients) -> float:
@@ -180,18 +159,18 @@ class Model:
             load = Load(step.requests, step.total_kv, step.distinct_kv, 0.0)
             decode = min(self._decode.coefficients.seconds(load), step.seconds)
             self._mixed += step.tokens
-        prefill = step.seconds - decode
-        self._prefill.observe(step.computed, prefill)
-        self._prefilled += decode + min(prefill, Regression.OUTLIER * (self._prefill.usual or prefill))
+        self._decoded += decode
+        self._prefilled += self._prefill.observe(step.computed, step.seconds - decode)
+        self._filled += 1
         self._passes += 1 / min(self._averaged + 1, self.HORIZON)
 
     def _observe_decode(self, step: Step) -> None:
         self._steps += 1
-        _, _, shared, competing, families = self._batch_of(step)
+        _, _, shared, competing, families = self._formed.batch_of(step)
         load = Load(step.requests, step.total_kv, step.distinct_kv, competing)
         changes = self._decode.changes
         seconds = self._decode.observe(load, step.seconds)
-        if self._regime != "alike" or self._trial:  # else families that were there before are still leaving
+        if self._regime != "alike" or self._tried:  # else families that were there before are still leaving
             self._averaged += 1
             rate = 1 / min(self._averaged, self.HORIZON)
             self._mean = Load(*(mean + (new - mean) * rate for mean, new in zip(self._mean, load, strict=True)))
@@ -201,18 +180,10 @@ class Model:
             self._gap = self.FIRST_GAP
             self._look()
         if self._since is not None and step.seq >= self._since:
-            self._follow(load, families, step.tokens + self._mixed, seconds)
-        self._prefilled, self._mixed = 0.0, 0
+            self._follow(step.seq, load, families, step.tokens + self._mixed, seconds + self._decoded)
+        self._prefilled, self._filled, self._mixed, self._decoded = 0.0, 0, 0, 0.0
         if self._steps % (self.REFIT_IN_PROBE if self._regime in LOOKING else self.REFIT) == 0:
             self._decode.solve()
-
-    def _batch_of(self, step: Step) -> tuple[int, int, int, float, float]:
-        """The batch that ran in a step: of those formed last until then, the one with as many rows, or the last."""
-        formed = self._formed
-        while len(formed) > self.LATEST and formed[self.LATEST][0] <= step.seq:
-            formed.popleft()
-        until = [batch for batch in formed if batch[0] <= step.seq] or [formed[0]]
-        return next((batch for batch in reversed(until) if batch[1] == step.requests), until[-1])
 
     # --- regimes -------------------------------------------------------------------------------------------------
 
@@ -226,11 +197,12 @@ class Model:
         self._enter("look alike")
         self._seen_alike = self._seen_mixed = 0
         self._family = Load(0.0, 0.0, 0.0, 0.0)
-        self._rates = {"fill": Rate(), "alike": Rate()}
+        self._rates = {"fill": Rate(self.HORIZON), "alike": Rate(self.HORIZON)}
+        self._trial = Trial()
         self._until = self._steps + self.PATIENCE
-        self._trial = self._apart = 0
+        self._tried = self._apart = 0
 
-    def _follow(self, load: Load, families: float, tokens: int, seconds: float) -> None:
+    def _follow(self, seq: int, load: Load, families: float, tokens: int, seconds: float) -> None:
         """What a decode step says about the regime."""
         late = self._steps >= self._until
         alike = families < self.MIXED
@@ -243,8 +215,8 @@ class Model:
                 self._until = self._steps + self.PATIENCE
                 self._start_means()
             return
-        if self._regime in ("look mixed", "fill"):
-            self._rates["fill"].add(tokens, seconds, self._prefilled)
+        if self._regime == "fill" or (self._regime == "look mixed" and not (families and alike)):
+            self._rates["fill"].add(tokens, seconds, self._prefilled, self._filled)
         if self._regime == "look mixed":
             self._seen_mixed += not alike
             if self._seen_mixed >= self.PROBE or late:
@@ -254,25 +226,38 @@ class Model:
                 if self._seen_mixed and self._promise() > self.MARGIN * self._rates["fill"].value:
                     self._try_alike()
         elif self._regime == "alike":
-            self._apart = 0 if families else self._apart + 1
-            if self._trial == 0 and not alike and not late:
-                return
-            self._rates["alike"].add(tokens, seconds, self._prefilled)
-            self._trial += 1
-            if (self._trial >= self.TRIAL and self._trial % self.REFIT == 0) or (late and self._trial < self.TRIAL):
-                if self._rates["alike"].value <= self._rates["fill"].value or self._apart > self.APART:
-                    self._enter("fill")
-                    self._until = self._steps + self._gap
-                    self._start_means()
-                elif late:
-                    self._until = self._steps + self._gap
+            self._follow_alike(seq, families, tokens, seconds)
         elif late and self._could_matter():
             self._gap = min(2 * self._gap, self.LONGEST_GAP)
             self._look()
 
+    def _follow_alike(self, seq: int, families: float, tokens: int, seconds: float) -> None:
+        """Whether to go on with one family at a time."""
+        late, trial = self._steps >= self._until, self._trial
+        self._apart = 0 if families else self._apart + 1
+        if not self._tried and families >= self.MIXED and not late:
+            return  # families that were there before are still leaving
+        self._tried += 1
+        self._rates["alike"].add(tokens, seconds, self._prefilled, self._filled)
+        loses = families >= self.MIXED and self._tried == 1  # it did not come to one family
+        opened = self._opened
+        while opened and opened[0] <= seq:
+            opened.popleft()
+            loses |= self._ends(trial)
+        trial.add(tokens, seconds + self._filled * self._prefill.base)
+        if trial.steps >= trial.LONGEST:
+            loses |= self._ends(trial)
+        if loses or self._apart > self.APART:
+            self._enter("fill")
+            self._until = self._steps + self._gap
+            self._start_means()
+
+    def _ends(self, trial: Trial) -> bool:
+        return trial.end(self._rates["fill"].cost(self._prefill.base))
+
     def _try_alike(self) -> None:
         self._enter("alike")
-        self._trial, self._until = 0, self._steps + self.PATIENCE
+        self._trial, self._tried, self._until = Trial(), 0, self._steps + self.PATIENCE
         self._start_means()
         self._mean, self._shared, self._averaged = self._promised(), self._family.competing, self.PROBE
         self._passes = 0.0
@@ -334,9 +319,3 @@ class Model:
             raise ValueError(f"this is not what the gate model learned: {error}") from None
         self._decode, self._prefill, self._mean, self._shared, self._passes = decode, prefill, mean, shared, passes
         self._averaged = self.HORIZON
-
-
-def _overhead(coefficients: Coefficients, forming: Forming) -> float:
-    """Seconds of a step that are nobody's alone."""
-    seconds = coefficients.step + coefficients.distinct * forming.shared
-    return seconds + (coefficients.missed * forming.load.missed(coefficients.edge) if coefficients.missed else 0.0)

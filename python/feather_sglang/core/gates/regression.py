@@ -223,12 +223,13 @@ class Affine:
         self.base = 0.0
         """Seconds that are there with confidence: two standard errors below the estimate, at least 0."""
 
-    def observe(self, tokens: int, seconds: float) -> None:
-        """A pass over so many tokens took so long."""
+    def observe(self, tokens: int, seconds: float) -> float:
+        """A pass over so many tokens took so long; what it is taken to have taken, if it stands out."""
+        usual = self.usual or seconds
         self._usual += (tokens - self._usual) / min(self._passes + 1, self.WARM)
         self.usual += (seconds - self.usual) / min(self._passes + 1, self.WARM)
         if seconds <= 0 or tokens < self._usual / 2:
-            return
+            return max(min(seconds, Regression.OUTLIER * usual), 0.0)
         one, n, nn, t, nt, _ = self._sums
         spread = one * nn - n * n
         expected = seconds
@@ -242,6 +243,7 @@ class Affine:
         self._sums = [old * kept + weight * value for old, value in zip(self._sums, new, strict=True)]
         self._passes = self._passes * kept + 1
         self._solve()
+        return seconds
 
     def _solve(self) -> None:
         one, n, nn, t, nt, tt = self._sums
