@@ -66,6 +66,20 @@ def test_a_drift_counts_from_the_drift():
     assert gates["static"]["steps_to_5pct"] is None
 
 
+def test_regret_is_against_what_the_best_took_for_as_many_tokens():
+    ends_late = Trajectory([1.0] * 500 + [3.0] * 500, [100] * STEPS, 0)
+    few = Trajectory([1.0] * STEPS, [50] * STEPS, 0)
+    runs = {gate: [ends_late] for gate in GATES} | {"q": [few], "ucb": [slow_until(100, 3.0)], "static": [EVEN]}
+    rows = report({"cpu": runs}, SURFACES[:1], CIRCUMSTANCES)["rows"]
+    end = {row["gate"]: row["regret_steps"][-1] for row in rows}
+    assert end["never"] == [1000, 0.0], "the best loses nothing to itself"
+    assert end["ucb"][1] == pytest.approx((1200 - 2000) / 2)
+    assert end["static"][1] == pytest.approx((1000 - 2000) / 2)
+    assert end["q"][1] == pytest.approx((1000 - 500) / 2), (
+        "for half the tokens the best took 500 s; its mean step is 2 s"
+    )
+
+
 def test_seeds_are_paired_and_their_ratios_averaged():
     half = Trajectory([2.0] * STEPS, [100] * STEPS, 0)
     of_surface = {gate: [EVEN, half] for gate in GATES} | {"ucb": [EVEN, EVEN]}

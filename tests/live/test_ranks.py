@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -58,36 +60,52 @@ def admissions(running: server.Server) -> list[list[tuple[str, str]]]:
     return [re.findall(rf"rank {rank} admitted (\d+) digest (\d+)", log_of(running)) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize(("layout", "gate"), [("--tp-size", "ucb"), ("--pp-size", "static")])
-def test_ranks_admit_the_same_requests_in_every_pass(tmp_path: Path, layout: str, gate: str) -> None:
-    """With SGLang's own rank consensus checker on, which ends a server whose ranks differ."""
+def burst(running: server.Server, tokens: Tokens) -> None:
+    prompts = interleaved(tokens.families(FAMILIES, REQUESTS // FAMILIES, 96, 24))
+    assert len(generate(running, prompts)) == REQUESTS
+
+
+@pytest.mark.parametrize(("layout", "learns"), [("--tp-size", "ucb"), ("--pp-size", "model")])
+def test_ranks_admit_the_same_requests_in_every_pass(tmp_path: Path, layout: str, learns: str) -> None:
+    """With SGLang's own rank consensus checker on, which ends a server whose ranks differ.
+
+    One burst under a gate that decides by measured nanoseconds, then 1,024 admissions under one that learns.
+    """
     tokens = Tokens()
-    with two_ranks(tmp_path, layout, gate, **CHECKED) as running:
+    with two_ranks(tmp_path, layout, "static", **CHECKED) as running:
+        burst(running, tokens)
+        said = subprocess.run(
+            [sys.executable, "-m", "feather_sglang.cli.main", "set", "--url", running.url, f"gate={learns}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert said.stdout == f"gate static -> {learns}\n", said.stderr
         for _ in range(4):
-            prompts = interleaved(tokens.families(FAMILIES, REQUESTS // FAMILIES, 96, 24))
-            assert len(generate(running, prompts)) == REQUESTS
+            burst(running, tokens)
         first, second = admissions(running)
         with urllib.request.urlopen(f"{running.url}/server_info", timeout=60) as answer:
             state = json.load(answer)["internal_states"][0]["feather"]
     assert first == second
-    assert int(first[-1][0]) == state["admitted"] == 4 * REQUESTS
+    assert int(first[-1][0]) == state["admitted"] == 5 * REQUESTS
     assert int(first[-1][1]) == state["decisions_digest"]
-    assert (state["policy"], state["ranks"], state["failures"]) == ("feather", 2, 0)
+    assert (state["policy"], state["gate"], state["ranks"], state["failures"]) == ("feather", learns, 2, 0)
     assert state["ticks"] > 20
+    learned = state["gate_state"]
+    assert learned["steps"] > 20 if learns == "model" else learned["adds"] > 20
     assert state["max_wait_tokens"] != 600_000, "the bound follows the leader's clock"
 
 
 def test_a_failure_of_all_ranks_is_survived_and_one_of_a_single_rank_ends_the_server(tmp_path: Path) -> None:
     tokens = Tokens()
-    prompts = interleaved(tokens.families(FAMILIES, REQUESTS // FAMILIES, 96, 24))
     after = {"FEATHER_TEST_FAIL_ALL": "100", "FEATHER_TEST_FAIL_ONE": "300"}
     with two_ranks(tmp_path, "--tp-size", "static", **after) as running:
-        assert len(generate(running, prompts)) == REQUESTS
+        burst(running, tokens)
         first, second = admissions(running)
         assert first == second
         assert log_of(running).count("it is built anew") == 2
         with pytest.raises(OSError):  # noqa: PT011  the connection breaks, in one of several ways
-            generate(running, prompts)
+            burst(running, tokens)
         end = time.monotonic() + 60
         while "failed on 1 of 2 ranks" not in log_of(running) and time.monotonic() < end:
             time.sleep(0.5)

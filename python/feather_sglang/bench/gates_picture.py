@@ -9,8 +9,12 @@ from typing import Any
 
 from feather_sglang.bench.picture import save
 
-_COLOURS = {"never": "#9aa5ad", "static": "#5b6770", "ucb": "#e0a030", "q": "#d95f30", "model": "#1b7f79"}
+_COLOURS = {"never": "#5b6770", "static": "#8a4fbf", "ucb": "#e0a030", "q": "#d95f30", "model": "#1b7f79"}
 _STYLES = {"never": "--", "static": ":", "ucb": "-", "q": "-.", "model": "-"}
+_WIDTHS = {"model": 2.0, "static": 1.6}
+LINEAR = 20
+"""Steps up to which the scale is linear; beyond, logarithmic."""
+_TICKS = (-1000, -100, -20, -10, 0, 10, 20, 100, 1000, 10_000)
 
 
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None:
@@ -23,27 +27,29 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
     surfaces = list(dict.fromkeys(row["surface"] for row in report["rows"]))
     columns = 4
     lines = -(-len(surfaces) // columns)
-    with pyplot.rc_context({"font.size": 7, "axes.titlesize": 7.5, "svg.hashsalt": "feather"}):
+    with pyplot.rc_context({"font.size": 7.5, "axes.titlesize": 8, "svg.hashsalt": "feather"}):
         figure, all_axes = pyplot.subplots(
-            lines, columns, figsize=(8, 0.9 + 1.9 * lines), layout="constrained", squeeze=False
+            lines, columns, figsize=(8, 0.9 + 2.0 * lines), layout="constrained", squeeze=False
         )
         for axes, surface in zip(all_axes.flat, surfaces, strict=False):
             rows = [row for row in report["rows"] if row["surface"] == surface]
             for row in rows:
                 gate = row["gate"]
-                axes.plot(
-                    *zip(*row["regret_steps"], strict=True), _STYLES[gate], color=_COLOURS[gate], lw=1.2, label=gate
-                )
-            axes.set_title(textwrap.fill(rows[0]["what"], 30))
-            axes.set_yscale("symlog", linthresh=20)
-            axes.axhline(0, color="#cccccc", lw=0.6, zorder=0)
+                steps, lost = zip(*row["regret_steps"], strict=True)
+                axes.plot(steps, lost, _STYLES[gate], color=_COLOURS[gate], lw=_WIDTHS.get(gate, 1.1), label=gate)
+            axes.set_title(f"{textwrap.fill(rows[0]['what'], 28)}\nbest fixed: {rows[0]['best_fixed']}")
+            axes.set_yscale("symlog", linthresh=LINEAR)
+            axes.set_yticks([tick for tick in _TICKS if axes.get_ylim()[0] <= tick <= axes.get_ylim()[1]], minor=False)
+            axes.yaxis.set_major_formatter("{x:,.0f}")
+            axes.minorticks_off()
+            axes.axhline(0, color="#222222", lw=0.6, zorder=0)
             axes.spines[["top", "right"]].set_visible(False)
         handles, labels = all_axes.flat[0].get_legend_handles_labels()
         for axes in list(all_axes.flat)[len(surfaces) :]:
             axes.axis("off")
         where = list(all_axes.flat)[len(surfaces)] if len(surfaces) < lines * columns else figure
-        where.legend(handles, labels, loc="center", frameon=False)
-        figure.supxlabel("decode steps", fontsize=7.5)
-        figure.supylabel("regret: steps of the best fixed gate lost", fontsize=7.5)
-        figure.suptitle("\n".join(textwrap.fill(line, 130) for line in subtitle.splitlines()), fontsize=7.5)
+        where.legend(handles, labels, loc="center", frameon=False, fontsize=9, title="gate", title_fontsize=9)
+        figure.supxlabel("decode steps", fontsize=8)
+        figure.supylabel("lost against the best fixed gate, in its steps (lower is better)", fontsize=8)
+        figure.suptitle("\n".join(textwrap.fill(line, 125) for line in subtitle.splitlines()), fontsize=8)
         save(figure, paths)

@@ -81,13 +81,19 @@ def _near(sums: tuple[Any, Any], best: tuple[Any, Any]) -> int | None:
 
 
 def _regret(sums: tuple[Any, Any], best: tuple[Any, Any]) -> list[list[float]]:
-    """Points (step, steps of the best that the gate has lost until then), mean over the seeds."""
-    seconds, tokens = sums
-    rate = best[1][:, -1:] / best[0][:, -1:]
-    step = best[0][:, -1:] / (best[0].shape[1] - 1)
-    lost = np.mean((seconds - tokens / rate) / step, axis=0)
-    at = np.linspace(0, len(lost) - 1, POINTS).astype(int)
-    return [[int(i), round(float(lost[i]), 2)] for i in at]
+    """Points (step, steps of the best that the gate has lost until then), mean over the seeds.
+
+    Lost is what the gate took longer than the best did, on the same seed, for as many tokens; of tokens that the best
+    did not come to, at its mean rate.
+    """
+    lost = []
+    for seconds, tokens, best_seconds, best_tokens in zip(*sums, *best, strict=True):
+        beyond = np.maximum(tokens - best_tokens[-1], 0.0) * best_seconds[-1] / best_tokens[-1]
+        ahead = seconds - np.interp(tokens, best_tokens, best_seconds) - beyond
+        lost.append(ahead * (len(best_seconds) - 1) / best_seconds[-1])
+    mean = np.mean(lost, axis=0)
+    at = np.linspace(0, len(mean) - 1, POINTS).astype(int)
+    return [[int(i), round(float(mean[i]), 2)] for i in at]
 
 
 def render(result: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from feather_sglang.bench.orders_picture import draw
 from feather_sglang.bench.orders_report import render, report
 from feather_sglang.bench.orders_runs import AGING, MAX_WAIT, QUICK_AGING, WORKLOADS, run
 from feather_sglang.bench.outputs import Outputs, add_options
+from feather_sglang.core.settings import GATES, Settings
 from feather_sglang.simulate.profiles import DEFAULT, PROFILES
 
 _NAMES = [workload.name for workload in WORKLOADS]
@@ -37,13 +38,13 @@ def main(argv: list[str]) -> int:
         machine=machine(),
         versions=versions(),
         workload=f"MODELLED, nothing here was served: {PROFILES[options.profile].said()}; "
-        f"Feather's orders with a bound of {MAX_WAIT:.0f} s; mean of {seeds} seed{'s' * (seeds > 1)}",
+        f"Feather's orders with the gate {options.gate} and a bound of {MAX_WAIT:.0f} s; "
+        f"mean of {seeds} seed{'s' * (seeds > 1)}",
     )
     where = in_words(circumstances)
     print(f"{circumstances.workload}\n{where}", flush=True)
-    work = list(
-        product([_NAMES.index(workload.name) for workload in workloads], [options.profile], range(seeds), [aging])
-    )
+    numbers = [_NAMES.index(workload.name) for workload in workloads]
+    work = list(product(numbers, [options.profile], range(seeds), [aging], [options.gate]))
     runs: dict[str, list[dict[str, Any]]] = {workload.name: [] for workload in workloads}
     with ProcessPoolExecutor(max_workers=options.workers) as pool:
         for (which, *_), done in zip(work, pool.map(_one, work), strict=True):
@@ -59,9 +60,9 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _one(work: tuple[int, str, int, tuple[float, ...]]) -> dict[str, dict[str, Any]]:
-    which, profile, seed, aging = work
-    return run(WORKLOADS[which], PROFILES[profile], seed, aging)
+def _one(work: tuple[int, str, int, tuple[float, ...], str]) -> dict[str, dict[str, Any]]:
+    which, profile, seed, aging, gate = work
+    return run(WORKLOADS[which], PROFILES[profile], seed, aging, gate)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="one seed and fewer ageing rates: under a minute")
     parser.add_argument("--profile", choices=PROFILES, default=DEFAULT, help="what is modelled (default: %(default)s)")
+    parser.add_argument(
+        "--gate", choices=GATES, default=Settings().gate, help="of Feather's orders (default: %(default)s)"
+    )
     parser.add_argument(
         "--workload", action="append", choices=_NAMES, metavar="NAME", help=f"only this one: {', '.join(_NAMES)}"
     )

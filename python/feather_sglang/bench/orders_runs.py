@@ -105,14 +105,14 @@ class Arm(NamedTuple):
 FCFS = Arm("fcfs", "fcfs", {})
 
 
-def arms(aging: tuple[float, ...]) -> list[Arm]:
-    """FCFS first."""
+def arms(aging: tuple[float, ...], gate: str = "never") -> list[Arm]:
+    """FCFS first; Feather's orders with a gate."""
     upstream = ("lpm", "lpm-lifted", "hrrn", "hrrn-lifted")
     return [
         FCFS,
         *(Arm(name, name, {}) for name in upstream),
-        Arm("held", "feather", {"order": "held"}),
-        *(Arm(f"missing {rate:g}", "feather", {"order": "missing", "aging": rate}) for rate in aging),
+        Arm("held", "feather", {"order": "held", "gate": gate}),
+        *(Arm(f"missing {rate:g}", "feather", {"order": "missing", "aging": rate, "gate": gate}) for rate in aging),
     ]
 
 
@@ -176,11 +176,13 @@ def serve(workload: Workload, profile: Profile, arm: Arm, trace: list[Job], toke
     }
 
 
-def run(workload: Workload, profile: Profile, seed: int, aging: tuple[float, ...]) -> dict[str, dict[str, Any]]:
+def run(
+    workload: Workload, profile: Profile, seed: int, aging: tuple[float, ...], gate: str = "never"
+) -> dict[str, dict[str, Any]]:
     """Every arm on the same requests."""
     most = capacity(workload, profile, seed)
     trace = jobs(workload, seed, None if workload.load is None else workload.load * most.requests)
-    return {arm.name: serve(workload, profile, arm, trace, most.tokens) for arm in arms(aging)}
+    return {arm.name: serve(workload, profile, arm, trace, most.tokens) for arm in arms(aging, gate)}
 
 
 def _engine(workload: Workload, profile: Profile, arm: Arm, trace: list[Job]) -> Engine:
