@@ -38,13 +38,13 @@ def main(argv: list[str]) -> int:
         machine=machine(),
         versions=versions(),
         workload=f"MODELLED, nothing here was served: {PROFILES[options.profile].said()}; "
-        f"Feather's orders with the gate {options.gate} and a bound of {MAX_WAIT:.0f} s; "
+        f"Feather's orders with the gate {options.gate} and a bound of {options.max_wait:g} s; "
         f"mean of {seeds} seed{'s' * (seeds > 1)}",
     )
     where = in_words(circumstances)
     print(f"{circumstances.workload}\n{where}", flush=True)
     numbers = [_NAMES.index(workload.name) for workload in workloads]
-    work = list(product(numbers, [options.profile], range(seeds), [aging], [options.gate]))
+    work = list(product(numbers, [options.profile], range(seeds), [aging], [options.gate], [options.max_wait]))
     runs: dict[str, list[dict[str, Any]]] = {workload.name: [] for workload in workloads}
     with ProcessPoolExecutor(max_workers=options.workers) as pool:
         for (which, *_), done in zip(work, pool.map(_one, work), strict=True):
@@ -60,9 +60,9 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _one(work: tuple[int, str, int, tuple[float, ...], str]) -> dict[str, dict[str, Any]]:
-    which, profile, seed, aging, gate = work
-    return run(WORKLOADS[which], PROFILES[profile], seed, aging, gate)
+def _one(work: tuple[int, str, int, tuple[float, ...], str, float]) -> dict[str, dict[str, Any]]:
+    which, profile, seed, aging, gate, max_wait = work
+    return run(WORKLOADS[which], PROFILES[profile], seed, aging, gate, max_wait)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,6 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", choices=PROFILES, default=DEFAULT, help="what is modelled (default: %(default)s)")
     parser.add_argument(
         "--gate", choices=GATES, default=Settings().gate, help="of Feather's orders (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-wait",
+        type=float,
+        default=MAX_WAIT,
+        metavar="SECONDS",
+        help="Feather's bound on waiting (default: %(default)g)",
     )
     parser.add_argument(
         "--workload", action="append", choices=_NAMES, metavar="NAME", help=f"only this one: {', '.join(_NAMES)}"

@@ -151,13 +151,20 @@ def capacity(workload: Workload, profile: Profile, seed: int) -> Capacity:
     return Capacity((engine.finished - began[1]) / seconds, (engine.scheduled - began[2]) / seconds)
 
 
-def serve(workload: Workload, profile: Profile, arm: Arm, trace: list[Job], tokens_per_second: float) -> dict[str, Any]:
+def serve(
+    workload: Workload,
+    profile: Profile,
+    arm: Arm,
+    trace: list[Job],
+    tokens_per_second: float,
+    max_wait: float = MAX_WAIT,
+) -> dict[str, Any]:
     """The figures of an arm. Times in modelled seconds; ``ttft_tokens`` in scheduled tokens.
 
-    :param tokens_per_second: what makes tokens of Feather's bound of ``MAX_WAIT`` seconds, as a server learns it.
+    :param tokens_per_second: what makes tokens of Feather's bound of ``max_wait`` seconds, as a server learns it.
     """
     if arm.policy == "feather":
-        arm = arm._replace(options={**arm.options, "max_wait_tokens": int(MAX_WAIT * tokens_per_second)})
+        arm = arm._replace(options={**arm.options, "max_wait_tokens": int(max_wait * tokens_per_second)})
     engine = _engine(workload, profile, arm, trace)
     most_waiting = 0
     for _ in engine.run():
@@ -177,12 +184,17 @@ def serve(workload: Workload, profile: Profile, arm: Arm, trace: list[Job], toke
 
 
 def run(
-    workload: Workload, profile: Profile, seed: int, aging: tuple[float, ...], gate: str = "never"
+    workload: Workload,
+    profile: Profile,
+    seed: int,
+    aging: tuple[float, ...],
+    gate: str = "never",
+    max_wait: float = MAX_WAIT,
 ) -> dict[str, dict[str, Any]]:
     """Every arm on the same requests."""
     most = capacity(workload, profile, seed)
     trace = jobs(workload, seed, None if workload.load is None else workload.load * most.requests)
-    return {arm.name: serve(workload, profile, arm, trace, most.tokens) for arm in arms(aging, gate)}
+    return {arm.name: serve(workload, profile, arm, trace, most.tokens, max_wait) for arm in arms(aging, gate)}
 
 
 def _engine(workload: Workload, profile: Profile, arm: Arm, trace: list[Job]) -> Engine:
