@@ -15,7 +15,7 @@ pub struct Config {
     pub aging: f64,
     /// Tokens that running rows must hold more, or that waiting must save, to depart from arrival order.
     pub barrier_min: u32,
-    /// Scheduled tokens after which a request is served in arrival order, whatever else holds.
+    /// Scheduled tokens after which only older requests, and those that came together with it, go before a request.
     pub max_wait: u64,
     /// Tokens of the engine's KV pool: so much published KV of finished requests is remembered.
     pub capacity: u64,

@@ -22,6 +22,7 @@
 //! its path twice, to pending and to active. Under [`Order::Held`] a chain that leaves the running batch takes its nodes
 //! out of the global order first one first, which is the dearest way to empty a heap.
 
+mod bound;
 mod check;
 mod config;
 mod families;

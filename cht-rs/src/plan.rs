@@ -4,9 +4,10 @@
 //! member already meets the first one's chunks as pending. [`Index::undo`] and [`Index::settle`] take back what the
 //! gate or the engine did not want.
 
+use crate::bound::Overdue;
 use crate::frontier::Order;
 use crate::index::Index;
-use crate::node::{Arrival, Counts, NodeId, ROOT, Slot};
+use crate::node::{Counts, NodeId, ROOT, Slot};
 use crate::request::Request;
 use crate::standing::Standing;
 
@@ -101,8 +102,8 @@ pub struct Plan {
 }
 
 /// What is left of a [`Budget`] while a plan is formed.
-struct Left {
-    kv: u64,
+pub(crate) struct Left {
+    pub kv: u64,
     rows: u32,
     prefill: u64,
     skipped: u32,
@@ -120,14 +121,6 @@ struct Kept {
     kv: u64,
     /// Nodes whose waiting requests are counted.
     seen: Vec<NodeId>,
-}
-
-/// The oldest request past the fairness bound.
-enum Overdue {
-    First(Standing),
-    /// It needs room that running rows will free.
-    Waits,
-    Nobody,
 }
 
 impl Left {
@@ -162,7 +155,9 @@ impl Index {
                 break End::Prefill;
             }
             self.tree.work.looked_at += 1;
-            let standing = match self.overdue(&budget, &left, order.is_empty()) {
+            let (kept_rows, kept_kv) = if idle && order.is_empty() { (0, 0) } else { left.kept() };
+            let mut is_overdue = false;
+            let standing = match self.overdue(&budget, &left, kept_kv, order.is_empty()) {
                 Overdue::First(standing) => {
                     if self.exceeds(&standing, &budget, &left) && !order.is_empty() {
                         break End::Prefill;
@@ -173,11 +168,12 @@ impl Index {
                     continue;
                 }
                 Overdue::Waits => break End::Room,
+                Overdue::Together(_) | Overdue::Nobody if kept_rows >= u64::from(left.rows) => break End::Kept,
+                Overdue::Together(standing) => {
+                    is_overdue = true;
+                    standing
+                }
                 Overdue::Nobody => {
-                    let (kept_rows, kept_kv) = if idle && order.is_empty() { (0, 0) } else { left.kept() };
-                    if kept_rows >= u64::from(left.rows) {
-                        break End::Kept;
-                    }
                     let Some(first) = self.first_in_order() else {
                         break End::Nobody;
                     };
@@ -205,6 +201,9 @@ impl Index {
                 break End::Prefill;
             }
             order.push(self.name(&standing, &mut left));
+            if is_overdue {
+                overdue = order.len();
+            }
             self.keep_for(standing.slot, standing.published, &mut left.kept);
         };
         if idle && order.is_empty() && rows > 0 {
@@ -230,34 +229,6 @@ impl Index {
         let of_oldest = frontier.by_order.key(self.tree.place(oldest).order)?;
         let more = u64::from(most.held() - of_oldest.held()) * u64::from(self.config.chunk);
         first(if more >= u64::from(self.config.barrier_min) { best } else { oldest })
-    }
-
-    /// The oldest request past the bound, whatever order and kept rows say.
-    ///
-    /// It still waits for its prefix, unless that has been computed for longer than the bound. An idle engine is given it
-    /// though it does not fit as far as the index knows: nothing that runs will make room.
-    fn overdue(&self, budget: &Budget, left: &Left, first: bool) -> Overdue {
-        let is_overdue = |arrival: Arrival| budget.now.saturating_sub(arrival.tokens) > self.config.max_wait;
-        if !self.ages.first().is_some_and(|(arrival, _)| is_overdue(arrival)) {
-            return Overdue::Nobody;
-        }
-        for (arrival, slot) in self.ages.in_order().take(LOOKS as usize) {
-            if !is_overdue(arrival) {
-                break;
-            }
-            let standing = self.standing(slot);
-            if self.was_refused(slot) || self.is_held(&standing) && !self.was_held_long(&standing, budget) {
-                continue;
-            }
-            if Index::fits(&standing, left.kv) || budget.idle && first {
-                return Overdue::First(standing);
-            }
-            let request = self.request(slot);
-            if !budget.idle && request.length + request.reserve <= self.config.capacity {
-                return Overdue::Waits;
-            }
-        }
-        Overdue::Nobody
     }
 
     /// Whether a request is longer than what is left to prefill, and cannot be chunked.

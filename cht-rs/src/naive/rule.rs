@@ -1,6 +1,7 @@
 //! The rule of a pass over plain lists; see `plan.rs`.
 
 use super::{Naive, Request, common};
+use crate::bound::TOGETHER;
 use crate::hash::Level;
 use crate::plan::{KEPT_PASSES, LOOKS};
 use crate::{Arrival, Budget, Candidate, End, Order, Plan, Planner};
@@ -23,16 +24,18 @@ impl Naive {
             if prefill == 0 {
                 break End::Prefill;
             }
-            let first = self.overdue(&budget, kv, order.is_empty());
-            let is_overdue = matches!(first, Some(Some(_)));
+            let kept = if budget.idle && order.is_empty() { (0, 0) } else { self.kept(alone) };
+            let together = self.together(&budget, kv.saturating_sub(kept.1));
+            let first = if together.is_some() { None } else { self.overdue(&budget, kv, order.is_empty()) };
+            if first.is_none() && kept.0 >= rows {
+                break End::Kept;
+            }
+            let is_overdue = together.is_some() || matches!(first, Some(Some(_)));
             let at = match first {
                 Some(None) => break End::Room,
                 Some(Some(at)) => at,
+                None if together.is_some() => together.unwrap(),
                 None => {
-                    let kept = if budget.idle && order.is_empty() { (0, 0) } else { self.kept(alone) };
-                    if kept.0 >= rows {
-                        break End::Kept;
-                    }
                     let Some(first) = self.first_in_order() else {
                         break End::Nobody;
                     };
@@ -184,16 +187,31 @@ impl Naive {
         self.rows().filter(computes).any(|row| budget.now.saturating_sub(row.since) > self.config.max_wait)
     }
 
+    fn is_overdue(&self, request: &Request, budget: &Budget) -> bool {
+        let bound = self.config.max_wait - self.config.max_wait / TOGETHER;
+        budget.now.saturating_sub(request.given.arrival.tokens) > bound
+    }
+
+    /// The next in order, if it came together with the oldest, and that is past the bound.
+    fn together(&self, budget: &Budget, kv: u64) -> Option<usize> {
+        let oldest = self.requests.iter().filter(|r| r.waits()).min_by_key(|r| r.given.arrival)?;
+        let at = self.leader_for(self.first_in_order()?);
+        let request = &self.requests[at];
+        let later = request.given.arrival.tokens - oldest.given.arrival.tokens;
+        let may = later <= self.config.max_wait / TOGETHER && self.fits(at, kv) && !self.was_refused(at);
+        (self.is_overdue(oldest, budget) && may && !self.is_held(request)).then_some(at)
+    }
+
     /// `Some(None)`: room is kept for the oldest.
     fn overdue(&self, budget: &Budget, kv: u64, first: bool) -> Option<Option<usize>> {
         let mut waiting: Vec<usize> = (0..self.requests.len()).filter(|&i| self.requests[i].waits()).collect();
         waiting.sort_by_key(|&i| self.requests[i].given.arrival);
         for at in waiting.into_iter().take(LOOKS as usize) {
-            let given = &self.requests[at].given;
-            if budget.now.saturating_sub(given.arrival.tokens) <= self.config.max_wait {
+            let request = &self.requests[at];
+            let given = &request.given;
+            if !self.is_overdue(request, budget) {
                 break;
             }
-            let request = &self.requests[at];
             if self.was_refused(at) || self.is_held(request) && !self.was_held_long(request, budget) {
                 continue;
             }

@@ -44,12 +44,12 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
             axes.minorticks_off()
             axes.axhline(0, color="#222222", lw=0.6, zorder=0)
             axes.spines[["top", "right"]].set_visible(False)
-        handles, labels = all_axes.flat[0].get_legend_handles_labels()
         for axes in list(all_axes.flat)[len(surfaces) :]:
             axes.axis("off")
-        where = list(all_axes.flat)[len(surfaces)] if len(surfaces) < lines * columns else figure
-        where.legend(handles, labels, loc="center", frameon=False, fontsize=9, title="gate", title_fontsize=9)
-        figure.supxlabel("decode steps", fontsize=8)
+        handles, labels = all_axes.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
+        for axes in all_axes[-1]:
+            axes.set_xlabel("decode steps")
         figure.supylabel("lost against the best fixed gate, in its steps (lower is better)", fontsize=8)
         figure.suptitle("\n".join(textwrap.fill(line, 125) for line in subtitle.splitlines()), fontsize=8)
         save(figure, paths)

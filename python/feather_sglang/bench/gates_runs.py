@@ -21,6 +21,8 @@ from feather_sglang.simulate.workload import Backlog, Families, Job
 MACHINE = Machine(rows=128, kv_tokens=400_000, level_tokens=256)
 FAMILIES = Families((8192,) * 8, suffix=(128, 384), output=32.0, outputs="narrow")
 """Eight prefixes of 8,192 tokens, all cached; 24 to 40 tokens generated, as offline jobs with a length limit do."""
+FOUR = FAMILIES._replace(prefixes=FAMILIES.prefixes[:4])
+"""Where age mixes eight families in the queue, so that few of one come one after the other, it mixes four less."""
 UNSHARED = Families((0,) * 8, suffix=(256, 2048), output=32.0, outputs="geometric")
 WAITING = 512
 ORDER = Settings().order
@@ -49,6 +51,7 @@ SURFACES = (
     ),
     Surface("knee-sorted", "L2 knee, rows by family", lambda steps: replace(KNEE, by_family=True)),
     Surface("knee-admission", "L2 knee, rows as admitted", lambda steps: KNEE),
+    Surface("knee-four", "L2 knee, rows as admitted, four families", lambda steps: KNEE, FOUR),
     Surface(
         "drift",
         "L2 knee, rows as admitted; then CPU fit",

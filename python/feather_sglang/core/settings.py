@@ -31,7 +31,8 @@ class Settings:
     barrier: bool = True
     """Whether requests wait for a prefix that is being prefilled; off only to measure what that brings."""
     max_wait_tokens: int = 600_000
-    """Scheduled tokens after which a waiting request is served in arrival order, whatever else holds."""
+    """Scheduled tokens after which a waiting request is served before all that arrived later, whatever else holds; only
+    those that came together with it, within an eighth of this, go by the order (``cht-rs/src/bound.rs``)."""
     kv_capacity: int = 1 << 20
     """Tokens of the engine's KV pool."""
     decode: str = "all"
