@@ -250,6 +250,53 @@ def test_nobody_waits_past_the_bound():
     assert leader in engine.alive
 
 
+@pytest.mark.parametrize("order", ["held", "missing"])
+def test_past_the_bound_those_who_came_together_go_by_the_order(order):
+    """A burst that takes longer than the bound still shares; who came later does not go before it."""
+    engine = Engine(order, aging=0.0, max_wait_tokens=80_000)
+    row = engine.send(("a", 1024), ("x", 10), arrived=0)
+    engine.admit(engine.plan(idle=True))
+    engine.ids([done(row, 1034)])
+    oldest = engine.send(("b", 1024), arrived=0)
+    together = engine.send(("a", 1024), ("y", 10), arrived=10_000)
+    engine.send(("a", 1024), ("z", 10), arrived=10_001)
+    engine.core._scheduled = 70_000
+    assert engine.ids(rows=1) == [together], "of an open family"
+    engine.core._scheduled = 75_000
+    plan = engine.plan(rows=2)
+    assert [c.id for c in plan.order] == [together, oldest]
+
+
+def test_past_the_bound_one_that_came_later_goes_before_nobody():
+    engine = Engine("missing", aging=0.0, max_wait_tokens=80_000)
+    row = engine.send(("a", 1024), ("x", 10), arrived=0)
+    engine.admit(engine.plan(idle=True))
+    engine.ids([done(row, 1034)])
+    oldest = engine.send(("b", 1024), arrived=0)
+    later = engine.send(("a", 1024), ("z", 10), arrived=10_001)
+    engine.core._scheduled = 69_999  # one row is one token in each pass
+    assert engine.ids(rows=1) == [later], "not yet past seven eighths of it"
+    assert engine.ids(rows=1) == [oldest]
+    engine.admit(engine.plan(rows=1))
+    assert engine.ids(rows=1) == [later]
+
+
+def test_room_is_kept_from_those_who_came_later_only():
+    """The oldest does not fit: of the others, only those who came together with it may use what is free."""
+    engine = Engine(max_wait_tokens=80_000, kv_capacity=20_000)
+    row = engine.send(("a", 1024), ("x", 10), arrived=0)
+    engine.admit(engine.plan(idle=True))
+    engine.ids([done(row, 1034)])
+    engine.send(("b", 10_000), arrived=0)
+    together = engine.send(("a", 1024), ("y", 10), arrived=9_000)
+    engine.core._scheduled = 75_000
+    assert engine.ids(kv_tokens=2_000) == [together]
+    engine.core.leave(together, None)
+    engine.send(("a", 1024), ("z", 10), arrived=11_000)
+    plan = engine.plan(kv_tokens=2_000)
+    assert ([c.id for c in plan.order], plan.stop) == ([], "room")
+
+
 def test_another_bound_holds_from_the_next_pass_on():
     engine = Engine(max_wait_tokens=PLENTY)
     engine.send(("a", 512), ("x", 10))

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import NamedTuple
 
 from feather_sglang.core.gates import make_gate
@@ -60,25 +59,25 @@ SURFACES = (
     ),
     Surface("unshared", "CPU fit, nothing shared", lambda steps: CPU, UNSHARED),
 )
-LOSSES, FLOORS = (0, 5), (1, 2, 4, 8, 16, 32, 64)
-QUICK_LOSSES, QUICK_FLOORS = (5,), (1, 4, 16, 64)
+LOSS = 5
+"""Tip chunks: a sibling costs none, and a stranger the whole tip, so every threshold from 0 to 31 is the same gate."""
+FLOORS, QUICK_FLOORS = (1, 2, 4, 8, 16, 32, 64), (1, 4, 16, 64)
 
 
 class Threshold(Static):
-    """The static gate with other constants: stop where the tip loses more than ``loss`` chunks, from ``floor`` rows."""
+    """The static gate with a floor of its own: from so many rows on, stop where the tip loses more than ``LOSS``."""
 
-    def __init__(self, loss: int, floor: int, seed: int = 0) -> None:
-        self.SMALL_LOSS = self.LOSS_WITH_PEERS = loss
+    def __init__(self, floor: int, seed: int = 0) -> None:
+        self.SMALL_LOSS = self.LOSS_WITH_PEERS = LOSS
         self.LOWEST = self.HIGHEST = floor
         super().__init__()
 
 
 def gates(quick: bool) -> dict[str, Callable[[int], Gate]]:
     """By name: all gates, and the fixed ones among which the best is found."""
-    losses, floors = (QUICK_LOSSES, QUICK_FLOORS) if quick else (LOSSES, FLOORS)
     made: dict[str, Callable[[int], Gate]] = {name: partial(make_gate, name) for name in GATES}
-    for loss, floor in product(losses, floors):
-        made[f"loss {loss}, floor {floor}"] = partial(Threshold, loss, floor)
+    for floor in QUICK_FLOORS if quick else FLOORS:
+        made[f"floor {floor}"] = partial(Threshold, floor)
     return made
 
 
