@@ -46,7 +46,7 @@ class Model:
     HORIZON = 192
     """Decode steps over which prices and rates are means."""
     FEW, DOUBLING = 4, 6
-    """Rows that a probe of an empty batch begins with, and decode steps until it may have twice as many."""
+    """Rows that a probe of an empty batch begins with, and passes until it may have twice as many."""
     PROBE, PATIENCE = 30, 240
     """Decode steps wanted of each kind of batch, and those after which the gate looks no longer."""
     EMPTY = 0.125
@@ -135,7 +135,8 @@ class Model:
         looks = self._regime == "look alike"
         if forming.groups > 1 or (forming.groups and forming.strangers and not looks):
             return 0
-        room = self.FEW << self._seen_alike // self.DOUBLING if looks else 1 << 30
+        self._looked += looks
+        room = self.FEW << self._looked // self.DOUBLING if looks else 1 << 30
         for i, candidate in enumerate(candidates):
             stranger = candidate.add_total < 2 * candidate.add_distinct
             if (
@@ -195,12 +196,12 @@ class Model:
     def _look(self) -> None:
         """Everything anew: one family first."""
         self._enter("look alike")
-        self._seen_alike = self._seen_mixed = 0
+        self._seen_alike = self._seen_mixed = self._looked = 0
         self._family = Load(0.0, 0.0, 0.0, 0.0)
         self._rates = {"fill": Rate(self.HORIZON), "alike": Rate(self.HORIZON)}
         self._trial = Trial()
         self._until = self._steps + self.PATIENCE
-        self._tried = self._apart = 0
+        self._tried = self._apart = self._undecided = 0
 
     def _follow(self, seq: int, load: Load, families: float, tokens: int, seconds: float) -> None:
         """What a decode step says about the regime."""
@@ -222,14 +223,15 @@ class Model:
             if self._seen_mixed >= self.PROBE or late:
                 self._decode.solve()
                 self._enter("fill")
-                self._until = self._steps + self._gap
-                if self._seen_mixed and self._promise() > self.MARGIN * self._rates["fill"].value:
-                    self._try_alike()
+                self._until, self._undecided = self._steps + self._gap, self._steps + self.PATIENCE
+                self._consider()
         elif self._regime == "alike":
             self._follow_alike(seq, families, tokens, seconds)
         elif late and self._could_matter():
             self._gap = min(2 * self._gap, self.LONGEST_GAP)
             self._look()
+        elif self._steps < self._undecided and self._steps % self.REFIT == 0:
+            self._consider()
 
     def _follow_alike(self, seq: int, families: float, tokens: int, seconds: float) -> None:
         """Whether to go on with one family at a time."""
@@ -240,6 +242,10 @@ class Model:
         self._tried += 1
         self._rates["alike"].add(tokens, seconds, self._prefilled, self._filled)
         loses = families >= self.MIXED and self._tried == 1  # it did not come to one family
+        if late and self._tried > 1:
+            base = self._prefill.base
+            loses |= self._rates["alike"].cost(base) > self._rates["fill"].cost(base)
+            self._until = self._steps + self._gap
         opened = self._opened
         while opened and opened[0] <= seq:
             opened.popleft()
@@ -255,7 +261,11 @@ class Model:
     def _ends(self, trial: Trial) -> bool:
         return trial.end(self._rates["fill"].cost(self._prefill.base))
 
-    def _try_alike(self) -> None:
+    def _consider(self) -> None:
+        """Tries one family at a time, if that promises more."""
+        if not self._seen_mixed or self._promise() <= self.MARGIN * self._rates["fill"].value:
+            return
+        self._undecided = 0
         self._enter("alike")
         self._trial, self._tried, self._until = Trial(), 0, self._steps + self.PATIENCE
         self._start_means()

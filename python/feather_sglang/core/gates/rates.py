@@ -39,12 +39,12 @@ class Trial:
     """Whether batches of one family cost more than a known cost: a sequential test (CUSUM; Page, Biometrika 1954).
 
     A family is dear when it is admitted and cheap when it has been, so it counts when it ends, or after ``LONGEST``
-    steps: by its steps times the share of their time that the other regime would not have taken. What was lost and not
-    won back is added up; a large loss is noticed soon, and chance takes long to add up to a small one.
+    steps: by its steps times the share of their time that the other regime would not have taken, less ``SMALL``, by
+    which the sizes of families vary. What was lost and not won back is added up: a large loss is noticed soon.
     """
 
-    LOST, LONGEST = 48.0, 128
-    """Steps that may be lost, and steps after which a family that goes on counts."""
+    LOST, SMALL, LONGEST = 40.0, 0.1, 128
+    """Steps that may be lost; and steps after which a family that goes on counts."""
 
     def __init__(self) -> None:
         self.lost = 0.0
@@ -61,6 +61,7 @@ class Trial:
     def end(self, cost: float) -> bool:
         """A family has ended; whether the regime loses against ``cost`` seconds for a token."""
         if self._seconds:
-            self.lost = max(self.lost + self.steps * (1 - self._tokens * cost / self._seconds), 0.0)
+            lost = 1 - self._tokens * cost / self._seconds
+            self.lost = max(self.lost + self.steps * (lost - self.SMALL), 0.0)
         self.steps, self._tokens, self._seconds = 0, 0.0, 0.0
         return self.lost > self.LOST
