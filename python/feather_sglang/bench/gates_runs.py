@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from feather_sglang.core.gates import make_gate
+from feather_sglang.core.gates import Never, make_gate
 from feather_sglang.core.gates.static import Static
-from feather_sglang.core.interface import EPISODE_STEPS, Gate
+from feather_sglang.core.interface import EPISODE_STEPS, Candidate, Gate, View
 from feather_sglang.core.scheduler import SchedulerCore
 from feather_sglang.core.settings import GATES, Settings
 from feather_sglang.simulate.cost import CPU, GPUS, KNEE, Cost, Drift, Roofline
@@ -24,6 +24,11 @@ FOUR = FAMILIES._replace(prefixes=FAMILIES.prefixes[:4])
 """Where age mixes eight families in the queue, so that few of one come one after the other, it mixes four less."""
 UNSHARED = Families((0,) * 8, suffix=(256, 2048), output=32.0, outputs="geometric")
 WAITING = 512
+SPREAD = 0.2
+"""The mean output of a seed differs by so much, or families would come and go in the same step of every seed, and the
+rate over a window would say how many of them ended in it."""
+WARM_UP, PAUSE = 300, 48
+"""Decode steps: twice as many as admit a whole queue, and as many as the longest request of a family takes."""
 ORDER = Settings().order
 NOISE, OUTLIERS, OUTLIER = 0.15, 0.01, 5.0
 """What a gate sees of a time: log-normal noise, and a share of outliers of so many times."""
@@ -54,7 +59,7 @@ SURFACES = (
     Surface(
         "drift",
         "L2 knee, rows as admitted; then CPU fit",
-        lambda steps: Drift(KNEE, CPU, steps // 2),
+        lambda steps: Drift(KNEE, CPU, WARM_UP + PAUSE + steps // 2),
         drifts=True,
     ),
     Surface("unshared", "CPU fit, nothing shared", lambda steps: CPU, UNSHARED),
@@ -81,6 +86,15 @@ def gates(quick: bool) -> dict[str, Callable[[int], Gate]]:
     return made
 
 
+class Closed(Never):
+    """Admits nobody."""
+
+    name = "closed"
+
+    def cut(self, view: View, candidates: Sequence[Candidate]) -> int:
+        return 0
+
+
 class Trajectory(NamedTuple):
     """One run, by decode step."""
 
@@ -91,24 +105,35 @@ class Trajectory(NamedTuple):
 
 
 def run(surface: Surface, gate: Gate, seed: int, steps: int, order: str = ORDER) -> Trajectory:
-    """``steps`` decode steps in closed loop, from a warm cache and an empty batch."""
+    """``steps`` decode steps in closed loop.
+
+    They begin with an empty batch, as after a pause, and a queue in which age has mixed the families: before them, with
+    the prefixes cached, ``WARM_UP`` steps run without stops, and ``PAUSE`` in which nobody is admitted.
+    """
     settings = Settings(order=order, gate="static", chunk_size=MACHINE.level_tokens, kv_capacity=MACHINE.kv_tokens)
     core = SchedulerCore(settings)
-    core.gate = gate
-    families = surface.families
+    core.gate = Never()
+    output = surface.families.output * random.Random(seed).uniform(1 - SPREAD, 1 + SPREAD)
+    families = surface.families._replace(output=output)
     source = Backlog(families.jobs(seed, MACHINE.level_tokens), WAITING)
     engine = Engine(core, source, surface.cost(steps), MACHINE, noise=noise(seed), episode=EPISODE_STEPS)
     engine.warm(_one_each(families))
-    seconds, tokens, since = [], [], 0.0
+    seconds, tokens, since, stops = [], [], 0.0, 0
     for done in engine.run():
         since += done.seconds
         if done.kind == "decode":
-            seconds.append(since)
-            tokens.append(done.tokens)
+            if engine.decode_steps > WARM_UP + PAUSE:
+                seconds.append(since)
+                tokens.append(done.tokens)
+            elif engine.decode_steps == WARM_UP:
+                core.gate = Closed()
+            elif engine.decode_steps == WARM_UP + PAUSE:
+                core.gate = gate
+                stops = core.state()["stops"]
             since = 0.0
             if len(seconds) == steps:
                 break
-    return Trajectory(seconds, tokens, core.state()["stops"])
+    return Trajectory(seconds, tokens, core.state()["stops"] - stops)
 
 
 def noise(seed: int) -> Callable[[float], float]:

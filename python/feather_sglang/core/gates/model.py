@@ -240,26 +240,26 @@ class Model:
         if not self._tried and families >= self.MIXED and not late:
             return  # families that were there before are still leaving
         self._tried += 1
-        self._rates["alike"].add(tokens, seconds, self._prefilled, self._filled)
-        loses = families >= self.MIXED and self._tried == 1  # it did not come to one family
-        if late and self._tried > 1:
-            base = self._prefill.base
-            loses |= self._rates["alike"].cost(base) > self._rates["fill"].cost(base)
+        rates, base = self._rates, self._prefill.base
+        rates["alike"].add(tokens, seconds, self._prefilled, self._filled)
+        loses = False
+        if self._tried == 1:
+            loses = families >= self.MIXED  # it did not come to one family
+            self._until = self._steps + self._gap
+        elif late:
+            loses = rates["alike"].cost(base) > rates["fill"].cost(base)
             self._until = self._steps + self._gap
         opened = self._opened
         while opened and opened[0] <= seq:
             opened.popleft()
-            loses |= self._ends(trial)
-        trial.add(tokens, seconds + self._filled * self._prefill.base)
+            loses |= trial.end(rates["fill"].cost(base))
+        trial.add(tokens, seconds + self._filled * base)
         if trial.steps >= trial.LONGEST:
-            loses |= self._ends(trial)
+            loses |= trial.end(rates["fill"].cost(base))
         if loses or self._apart > self.APART:
             self._enter("fill")
             self._until = self._steps + self._gap
             self._start_means()
-
-    def _ends(self, trial: Trial) -> bool:
-        return trial.end(self._rates["fill"].cost(self._prefill.base))
 
     def _consider(self) -> None:
         """Tries one family at a time, if that promises more."""
