@@ -145,14 +145,16 @@ def test_a_trial_ends_when_what_was_lost_adds_up():
         return trial.end(cost=0.1)
 
     trial = Trial()
-    assert not family(trial, 40, 2.0), "40 steps of which half the time is lost: 20"
-    assert trial.lost == pytest.approx(20)
-    assert not family(trial, 40, 2.0)
-    assert family(trial, 40, 2.0), "60 are more than 48"
-    assert not family(trial, 40, 0.5), "won back"
-    assert trial.lost == pytest.approx(60 - 40)
+    assert not family(trial, 40, 2.0), "40 steps of which half the time is lost, less a tenth"
+    assert trial.lost == pytest.approx(16)
+    assert not family(trial, 20, 2.0)
+    assert family(trial, 40, 2.0)
+    assert trial.lost == pytest.approx(40)
+    assert not family(trial, 20, 0.5), "won back: twice as fast, and the tenth"
+    assert trial.lost == pytest.approx(40 - 20 - 2)
     assert not family(trial, 400, 0.5)
     assert trial.lost == 0, "nothing is saved up"
+    assert not any(family(trial, 40, 1.1) for _ in range(100)), "less than a tenth is chance"
 
 
 def joining(rows=128):

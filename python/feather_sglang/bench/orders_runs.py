@@ -65,6 +65,7 @@ def _families(families: Families) -> Callable[[int], Iterator[Job]]:
 
 _BURST = Families((4096,) * 20, output=64.0)
 _WARM = Families((4096,) * 16, output=64.0)
+_MANY = Families((10_240,) * 100, output=64.0)
 _ALONE = Families((0,), suffix=(256, 2048), output=200.0, outputs="lognormal")
 
 WORKLOADS = (
@@ -89,6 +90,14 @@ WORKLOADS = (
         1.2,
         kv_tokens=60_000,
         warm=tuple(_WARM.paths(LEVEL_TOKENS)),
+    ),
+    Workload(
+        "burst-small-pool",
+        "cold burst: 100 families of 10,240 tokens at once, a KV pool of 160,000 that holds 15 of them",
+        _families(_MANY),
+        1000,
+        None,
+        kv_tokens=160_000,
     ),
     Workload("unshared", "nothing shared, 120% of capacity", _families(_ALONE), 3000, 1.2),
 )
