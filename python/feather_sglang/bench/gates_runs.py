@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from feather_sglang.core.gates import Never, make_gate
+from feather_sglang.core.gates import make_gate
+from feather_sglang.core.gates.never import Never
 from feather_sglang.core.gates.static import Static
 from feather_sglang.core.interface import EPISODE_STEPS, Candidate, Gate, View
 from feather_sglang.core.scheduler import SchedulerCore
