@@ -15,6 +15,8 @@ MIXED = next(surface for surface in SURFACES if surface.name == "knee-admission"
 UNSHARED = next(surface for surface in SURFACES if surface.name == "unshared")
 ONE_FAMILY = MIXED._replace(families=FAMILIES._replace(prefixes=FAMILIES.prefixes[:1]))
 STEPS = 500
+FULL = 100
+"""Of 128 rows: those that ended in the last step are empty in this one."""
 
 
 def rate(done, start):
@@ -25,14 +27,14 @@ def rate(done, start):
 def test_a_gate_stops_where_families_compete(gate):
     done = run(MIXED, make_gate(gate), 1, STEPS, "held")
     assert done.stops > STEPS / 50
-    assert min(done.tokens[100:]) < 128, "a stop left rows empty"
+    assert min(done.tokens[100:]) < FULL, "a stop left rows empty"
 
 
 def test_never_stops_nowhere():
     for surface in (MIXED, UNSHARED, ONE_FAMILY):
         done = run(surface, make_gate("never"), 1, STEPS, "held")
         assert done.stops == 0
-        assert min(done.tokens[10:]) == 128, "a row was left empty"
+        assert min(done.tokens) > FULL, "rows were left empty"
 
 
 @pytest.mark.parametrize("gate", ["static", "ucb", "q"])
@@ -40,7 +42,7 @@ def test_a_gate_does_not_stop_a_family_that_is_alone(gate):
     """Nobody of it costs the tip; ``model`` joins prefill passes, and does no more (below)."""
     done = run(ONE_FAMILY, make_gate(gate), 1, STEPS)
     assert done.stops == 0
-    assert min(done.tokens[10:]) == 128
+    assert min(done.tokens) > FULL
 
 
 def test_model_keeps_no_family_back_that_is_alone():
