@@ -6,6 +6,7 @@ import pytest
 
 from feather_sglang.bench import attention
 from feather_sglang.bench.attention_live import ARMS, ratios
+from feather_sglang.bench.attention_picture import draw
 from feather_sglang.bench.results import Circumstances
 from feather_sglang.cli.errors import UsageError
 
@@ -44,10 +45,22 @@ def test_cells(quick):
     assert all(value is not None for value in attention.report_of(rows, CIRCUMSTANCES).values())
 
 
+@pytest.mark.parametrize("quick", [True, False])
+def test_the_picture(quick, tmp_path):
+    rows = [row(batch, prefix, families, 1.5) | {"off_s": 1.5} for batch, prefix, families, _ in attention.cells(quick)]
+    draw({"rows": rows}, [tmp_path / "a.png"], subtitle="a machine")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_live_ratios():
     rows = [{"arm": arm, "decode": decode, "whole": 1.0} for arm, decode in zip(ARMS, (60.0, 30.0, 10.0), strict=True)]
     assert ratios(rows)["decode_over_fcfs"] == 2.0
     assert ratios(rows)["decode_over_torch_native"] == 6.0
+
+
+def test_servers_are_not_drawn():
+    with pytest.raises(UsageError, match="--live draws no picture"):
+        attention.main(["--live", "--png", "a.png"])
 
 
 def test_a_folder_that_is_not_there(tmp_path):

@@ -122,6 +122,21 @@ def test_bad_input(argv: list[str], complaint: str, capsys: pytest.CaptureFixtur
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("", "t.jsonl is empty; expected one request a line"),
+        ('{"prompt": "a", "max_tok', "t.jsonl, line 1: this is not"),
+    ],
+)
+def test_a_damaged_trace(content: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.jsonl").write_text(content)
+    assert main.main(["simulate", str(tmp_path / "t.jsonl")]) == 2
+    err = capsys.readouterr().err
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
 def test_no_matplotlib(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picture, "find_spec", lambda name: None)
     assert main.main(["simulate", str(SAMPLE), "--png", "s.png"]) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.attention_picture import draw
+from feather_sglang.bench.machine import here, in_words
 from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.bench.results import Circumstances, write
 from feather_sglang.cli import model
+from feather_sglang.cli.errors import UsageError
 
 SCHEMA = {"name": "feather bench attention", "version": 1}
+LIVE_SCHEMA = {"name": "feather bench attention --live", "version": 1}
 
 PAIRS = 15
 LONG_BATCH = 100
@@ -31,12 +33,11 @@ def main(argv: list[str]) -> int:
     """
     options = _parser().parse_args(argv)
     outputs = Outputs.of(options)
+    if options.live and outputs.pictures:
+        raise UsageError("--live draws no picture; leave out --svg and --png, or give --json")
     path = options.model_path or str(model.embedded_model(say=print))
-    circumstances = Circumstances(
-        command=shlex.join(["feather", "bench", "attention", *argv]),
-        machine=machine(),
-        versions=versions(),
-        workload=f"decode steps of {options.model_path or model.NAME}, float32, random KV",
+    circumstances = here(
+        ["bench", "attention", *argv], f"decode steps of {options.model_path or model.NAME}, float32, random KV"
     )
     print(f"{circumstances.workload}\n{in_words(circumstances)}\n", flush=True)
     began = time.perf_counter()
@@ -45,13 +46,8 @@ def main(argv: list[str]) -> int:
     rows = measure(path, quick=options.quick)
     report = report_of(rows, circumstances)
     print(f"\n{summary(report)}")
-    if outputs.json is not None:
-        write(report, outputs.json)
-    if outputs.pictures:
-        from feather_sglang.bench.attention_picture import draw
-
-        draw(report, outputs.pictures, subtitle=f"{circumstances.workload}\n{in_words(circumstances)}")
-    print(f"{time.perf_counter() - began:.0f} s")
+    outputs.write(report, draw, subtitle=f"{circumstances.workload}\n{in_words(circumstances)}")
+    print(f"{time.perf_counter() - began:.0f} s{outputs.said()}")
     return 0
 
 
@@ -65,7 +61,7 @@ def _live(options: argparse.Namespace, circumstances: Circumstances, json: Path 
     for name, ratio in ratios.items():
         print(f"{name.replace('_', ' ')}: {ratio:.2f}x")
     if json is not None:
-        write({"schema": SCHEMA, **asdict(circumstances), "rows": rows, "live": ratios}, json)
+        write({"schema": LIVE_SCHEMA, **asdict(circumstances), "rows": rows, "live": ratios}, json)
     return 0
 
 

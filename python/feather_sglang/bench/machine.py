@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,15 @@ import psutil
 
 from feather_sglang import __version__
 from feather_sglang.bench.results import Circumstances
+
+
+def here(command: Sequence[str], workload: str, **more: str) -> Circumstances:
+    """Of what this process does, here and now.
+
+    :param command: the words after ``feather``.
+    :param more: versions of what is not among ``versions``.
+    """
+    return Circumstances(shlex.join(["feather", *command]), machine(), versions() | more, workload)
 
 
 def machine() -> dict[str, Any]:

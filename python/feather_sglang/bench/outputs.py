@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from feather_sglang.bench import results
 from feather_sglang.bench.picture import require_matplotlib
 from feather_sglang.cli.errors import UsageError
 
@@ -31,6 +33,16 @@ class Outputs(NamedTuple):
     @property
     def files(self) -> list[Path]:
         return [*([self.json] if self.json is not None else []), *self.pictures]
+
+    def write(self, report: Mapping[str, Any], draw: Callable[..., None], **said: str | None) -> None:
+        """Write what was asked for.
+
+        :param draw: draws ``report`` to files, with what is to be ``said`` in the picture.
+        """
+        if self.json is not None:
+            results.write(report, self.json)
+        if self.pictures:
+            draw(report, self.pictures, **said)
 
     def said(self) -> str:
         """What was written, to end a line with; empty if nothing was asked for."""

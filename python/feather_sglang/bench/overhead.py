@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import subprocess
 import sys
 import time
@@ -12,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from feather_sglang._cht import build_info
-from feather_sglang.bench import results
-from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.machine import here, in_words
 from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.bench.overhead_measure import Cell, alone, compare, hash_over_read_bandwidth
 from feather_sglang.bench.overhead_picture import draw
@@ -37,12 +35,7 @@ def main(argv: list[str]) -> int:
     if build_info()["profile"] != "release":
         raise UsageError("the extension is a debug build; build it for release: `maturin develop --release`")
     outputs = Outputs.of(options)
-    circumstances = results.Circumstances(
-        command=shlex.join(["feather", "bench", "overhead", *argv]),
-        machine=machine(),
-        versions=versions() | {"index": " ".join(build_info().values())},
-        workload=WORKLOAD,
-    )
+    circumstances = here(["bench", "overhead", *argv], WORKLOAD, index=" ".join(build_info().values()))
     where = in_words(circumstances)
     from feather_sglang.bench.overhead_upstream import configure  # imports SGLang: after bad input was refused
 
@@ -53,10 +46,7 @@ def main(argv: list[str]) -> int:
     print(render(result))
     if not options.quick:
         result["adapter_pass_us"] = _adapter_pass()
-    if outputs.json is not None:
-        results.write(result, outputs.json)
-    if outputs.pictures:
-        draw(result, outputs.pictures, subtitle=f"{WORKLOAD}\n{where}")
+    outputs.write(result, draw, subtitle=f"{WORKLOAD}\n{where}")
     print(f"{time.perf_counter() - began:.0f} s{outputs.said()}")
     return 0
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from feather_sglang.bench.picture import save
+from feather_sglang.bench.picture import canvas, save
 
 _COLOURS = {1_000: "#9ecae1", 4_000: "#4292c6", 10_000: "#08519c", 32_000: "#08193a"}
 _OURS, _SHIPPED = "#1b7f79", "#d95f30"
@@ -15,12 +14,9 @@ _OURS, _SHIPPED = "#1b7f79", "#d95f30"
 
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None:
     """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
-    import matplotlib
+    from matplotlib import ticker
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot, ticker
-
-    with pyplot.rc_context({"font.size": 8, "axes.titlesize": 9, "svg.hashsalt": "feather", "axes.axisbelow": True}):
+    with canvas() as pyplot:
         figure, (times, passes, steps) = pyplot.subplots(1, 3, figsize=(8, 3.4), layout="constrained")
         _times(times, report)
         _over_queue(passes, report, "lpm_pass_over_form100", "-")
@@ -47,8 +43,7 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
         figure.legend(
             labels.values(), labels, loc="outside lower center", ncols=4, frameon=False, fontsize=7, handlelength=2
         )
-        figure.suptitle("\n".join(textwrap.fill(line, 125) for line in subtitle.splitlines()), fontsize=8)
-        save(figure, paths)
+        save(figure, paths, subtitle)
 
 
 def _times(axes: Any, report: Mapping[str, Any]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,32 @@ def require_matplotlib() -> None:
         raise UsageError("a picture needs matplotlib: `pip install matplotlib`, or leave out --svg and --png")
 
 
-def save(figure: Any, paths: Sequence[Path]) -> None:
-    """Write a figure to each of ``paths``, and close it. The same numbers make the same file."""
+@contextmanager
+def canvas(size: float = 8) -> Iterator[Any]:
+    """``matplotlib.pyplot``, without a display, with the looks of all pictures.
+
+    :param size: of letters, in points.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    looks = {"font.size": size, "axes.titlesize": size + 1, "svg.hashsalt": "feather", "axes.axisbelow": True}
+    with pyplot.rc_context(looks):
+        yield pyplot
+
+
+def save(figure: Any, paths: Sequence[Path], title: str = "") -> None:
+    """Write a figure to each of ``paths``, and close it. The same numbers make the same file.
+
+    :param title: lines over all of it, which are wrapped.
+    """
+    from matplotlib import pyplot
+
+    if title:
+        lines = [textwrap.fill(line, 130) for line in title.splitlines()]
+        figure.suptitle("\n".join(lines), fontsize=pyplot.rcParams["font.size"])
     for path in paths:
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
@@ -37,22 +60,16 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str, note: s
 
     A sweep: lines over its workloads; else bars.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    with pyplot.rc_context({"font.size": 8, "axes.titlesize": 9, "svg.hashsalt": "feather", "axes.axisbelow": True}):
+    with canvas():
         lines = subtitle.splitlines()
         if "workloads" in report:
             figure, common = sweep(report)
             lines += [line for line in (common, note) if line]
         else:
             figure = _bars(report)
-        figure.suptitle("\n".join(textwrap.fill(line, 130) for line in lines), fontsize=8)
-        if note and "workloads" not in report:
-            figure.supxlabel(textwrap.fill(note, 140), fontsize=7, color="#555555")
-        save(figure, paths)
+            if note:
+                figure.supxlabel(textwrap.fill(note, 140), fontsize=7, color="#555555")
+        save(figure, paths, "\n".join(lines))
 
 
 def _bars(report: Mapping[str, Any]) -> Any:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import functools
-import shlex
 import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
 from feather_sglang.bench import arms, results, serve_options
-from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.machine import here, in_words
 from feather_sglang.bench.models import ModelTokenizer, context_of
 from feather_sglang.bench.outputs import Outputs
 from feather_sglang.bench.picture import draw
@@ -46,12 +45,7 @@ def main(argv: list[str]) -> int:
     outputs = Outputs.of(options)
     began = time.perf_counter()
     plan = _on_running_server(options, server_args) if options.base_url else _on_fresh_servers(options, server_args)
-    circumstances = results.Circumstances(
-        command=_shown(argv),
-        machine=machine(),
-        versions=versions(),
-        workload="; ".join(map(str, plan.workloads)),
-    )
+    circumstances = here(_shown(["bench", "serve", *argv]), "; ".join(map(str, plan.workloads)))
     where = f"{in_words(circumstances)}; {plan.model}"
     asked = "\n".join(map(str, plan.workloads))
     print(f"{asked}\n{where}\n", flush=True)
@@ -68,12 +62,9 @@ def main(argv: list[str]) -> int:
     if not ended.runs:
         return ended.status
     result = describe(ended.runs, complete=ended.stopped is None, stopped=ended.stopped)
-    if outputs.json is not None:
-        results.write(result, outputs.json)
     _print(result, ended, plan.note)
-    if outputs.pictures:
-        subtitle = asked if len(plan.workloads) == 1 else f"{len(plan.workloads)} workloads, each on every arm"
-        draw(result, outputs.pictures, subtitle=f"{subtitle}\n{where}", note=plan.note)
+    subtitle = asked if len(plan.workloads) == 1 else f"{len(plan.workloads)} workloads, each on every arm"
+    outputs.write(result, draw, subtitle=f"{subtitle}\n{where}", note=plan.note)
     print(f"{time.perf_counter() - began:.0f} s{outputs.said()}")
     return ended.status
 
@@ -116,15 +107,10 @@ def _on_running_server(options: argparse.Namespace, server_args: list[str]) -> _
     return _Plan(Rounds(running, {running.arm: arms.Arm(())}, workloads, path), workloads, what, None)
 
 
-def _shown(argv: list[str]) -> str:
-    """The command, without a key."""
-    words = ["feather", "bench", "serve", *argv]
-    for place, word in enumerate(words):
-        if word.startswith("--api-key="):
-            words[place] = "--api-key=..."
-        elif place and words[place - 1] == "--api-key":
-            words[place] = "..."
-    return shlex.join(words)
+def _shown(words: list[str]) -> list[str]:
+    """A command, without a key."""
+    shown = ["--api-key=..." if word.startswith("--api-key=") else word for word in words]
+    return ["..." if before == "--api-key" else word for before, word in zip(["", *words], shown, strict=False)]
 
 
 def _print(result: dict[str, Any], ended: Ended, note: str | None) -> None:

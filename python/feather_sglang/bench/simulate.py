@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from feather_sglang.bench import results
-from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.machine import here, in_words
 from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.bench.simulate_picture import draw
 from feather_sglang.bench.simulate_report import render, report
@@ -48,12 +46,7 @@ def _simulate(options: argparse.Namespace, outputs: Outputs, argv: list[str]) ->
     began = time.perf_counter()
     speed = float(options.speed or saturating_speed(trace, profile))
     jobs = trace.at_speed(speed)
-    circumstances = results.Circumstances(
-        command=shlex.join(["feather", "simulate", *argv]),
-        machine=machine(),
-        versions=versions(),
-        workload=_in_words(trace, speed),
-    )
+    circumstances = here(["simulate", *argv], _in_words(trace, speed))
     print(f"{circumstances.workload}\n{profile.said()}")
     for constant in profile.constants:
         print(f"  {constant.name} {constant.value:.4g} {constant.unit}".rstrip() + f" ({constant.origin})")
@@ -64,10 +57,7 @@ def _simulate(options: argparse.Namespace, outputs: Outputs, argv: list[str]) ->
             outcomes.append(run(policy, jobs, profile, trace.level_tokens, _to(bar)))
     result = report(outcomes, profile, speed, trace.level_tokens, circumstances)
     print(render(result))
-    if outputs.json is not None:
-        results.write(result, outputs.json)
-    if outputs.pictures:
-        draw(result, outputs.pictures, subtitle=f"{circumstances.workload}\nmodelled: {profile.said()}")
+    outputs.write(result, draw, subtitle=f"{circumstances.workload}\nmodelled: {profile.said()}")
     requests, wall = len(jobs) * len(outcomes), sum(outcome.wall_seconds for outcome in outcomes)
     print(
         f"\nmodelled, not measured; {requests:,} requests simulated in {wall:.0f} s: {requests / wall:,.0f} requests, "

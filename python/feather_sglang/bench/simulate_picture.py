@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from feather_sglang.bench.picture import save
+from feather_sglang.bench.picture import canvas, save
 
 _OURS, _OTHERS, _TAIL = "#1b7f79", "#9aa5ad", "#d95f30"
 
 
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None:
     """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     rows = report["rows"]
     names = [row["policy"] for row in rows]
     colours = [_OURS if name.startswith("feather") else _OTHERS for name in names]
-    with pyplot.rc_context({"font.size": 8, "axes.titlesize": 9, "svg.hashsalt": "feather", "axes.axisbelow": True}):
+    with canvas() as pyplot:
         figure, panels = pyplot.subplots(1, 3, figsize=(8, 1.5 + 0.32 * len(rows)), sharey=True, layout="constrained")
         speed, wait, work = panels
         _bars(speed, names, [row["throughput_tok_s"] for row in rows], colours, "{:,.0f}")
@@ -38,8 +32,7 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
             axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(axis="y", length=0)
         speed.invert_yaxis()
-        figure.suptitle("\n".join(textwrap.fill(line, 130) for line in subtitle.splitlines()), fontsize=8)
-        save(figure, paths)
+        save(figure, paths, subtitle)
 
 
 def _bars(axes: Any, names: list[str], widths: list[float], colours: list[str], form: str) -> None:

@@ -8,12 +8,10 @@ no token more than first come, first served.
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
 from dataclasses import asdict
 
-from feather_sglang.bench import results
-from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.machine import here, in_words
 from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.bench.simulate import profile_of
 from feather_sglang.bench.tie_loads import CONTROL, LOADS
@@ -31,12 +29,7 @@ def main(argv: list[str]) -> int:
     outputs = Outputs.of(options)
     profile = profile_of(options.profile)
     loads = {name: make() for name, make in LOADS.items()}
-    circumstances = results.Circumstances(
-        command=shlex.join(["feather", "bench", "tie", *argv]),
-        machine=machine(),
-        versions=versions(),
-        workload="; ".join(f"{name}: {load.__doc__}" for name, load in LOADS.items()),
-    )
+    circumstances = here(["bench", "tie", *argv], "; ".join(f"{name}: {load.__doc__}" for name, load in LOADS.items()))
     where = f"{in_words(circumstances)}; {model.NAME}, one thread; simulated with {profile.said()}"
     print(f"{where}\n", flush=True)
     began = time.perf_counter()
@@ -60,10 +53,7 @@ def main(argv: list[str]) -> int:
         "negative_control": control,
         "rows": rows,
     }
-    if outputs.json is not None:
-        results.write(report, outputs.json)
-    if outputs.pictures:
-        draw(report, outputs.pictures, subtitle=where)
+    outputs.write(report, draw, subtitle=where)
     print(
         f"\nsimulator: {'' if tied else 'NOT '}within {COUNTS:.0%} (counts) and {RATIO:.0%} (ratio to {POLICIES[0]})\n"
         f"negative control ({CONTROL}), live: steps and computed tokens of {POLICIES[1]} are "

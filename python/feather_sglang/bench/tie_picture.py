@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from feather_sglang.bench.picture import save
+from feather_sglang.bench.picture import canvas, save
 
 _LIVE, _SIMULATED = "#1b7f79", "#9aa5ad"
 
 
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None:
     """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot, ticker
+    from matplotlib import ticker
 
     rows = report["rows"]
-    with pyplot.rc_context({"font.size": 8, "axes.titlesize": 9, "svg.hashsalt": "feather", "axes.axisbelow": True}):
+    with canvas() as pyplot:
         figure, panels = pyplot.subplots(1, 3, figsize=(8, 1.2 + 0.34 * len(rows)), sharey=True, layout="constrained")
         titles = {
             "steps": "Forward steps",
@@ -44,5 +40,4 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
         panels[0].set_yticks(range(len(rows)), [f"{row['load']}, {row['policy']}" for row in rows])
         panels[0].invert_yaxis()
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-        figure.suptitle("\n".join(textwrap.fill(line, 130) for line in subtitle.splitlines()), fontsize=8)
-        save(figure, paths)
+        save(figure, paths, subtitle)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
@@ -13,12 +12,12 @@ from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.machine import here, in_words
 from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.bench.paper import batches, measured, sweeps
 from feather_sglang.bench.paper.experiment import Experiment, Row
 from feather_sglang.bench.paper.report import render, summary
-from feather_sglang.bench.results import Circumstances, write
+from feather_sglang.bench.results import write
 from feather_sglang.cli.errors import UsageError
 
 SCHEMA = {"name": "feather bench paper", "version": 1}
@@ -34,12 +33,7 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     chosen = _chosen(options.names)
     outputs = Outputs.of(options)
-    circumstances = Circumstances(
-        command=shlex.join(["feather", "bench", "paper", *argv]),
-        machine=machine(),
-        versions=versions(),
-        workload="experiments of the Feather paper (arXiv 2605.06046)",
-    )
+    circumstances = here(["bench", "paper", *argv], "experiments of the Feather paper (arXiv 2605.06046)")
     print(f"{circumstances.workload}\n{in_words(circumstances)}", flush=True)
     began = time.perf_counter()
     report: dict[str, Any] = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from feather_sglang.bench.picture import save
+from feather_sglang.bench.picture import canvas, save
 
 _COLOURS = {True: "#1b7f79", False: "#d95f30"}
 _BESIDE = "#9aa5ad"
@@ -15,16 +15,11 @@ _BESIDE = "#9aa5ad"
 
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None:
     """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     lines: list[tuple[str, Mapping[str, Any], Mapping[str, Any], bool]] = []
     for name, found in report["experiments"].items():
         for asked in (True, False):
             lines += [(name, found, part, asked) for part in found["asked" if asked else "beside"]]
-    with pyplot.rc_context({"font.size": 7, "svg.hashsalt": "feather"}):
+    with canvas(7) as pyplot:
         figure, axes = pyplot.subplots(figsize=(8, 1.0 + 0.25 * len(lines)), layout="constrained")
         labels, before = [], None
         for at, (name, found, part, asked) in enumerate(lines):
@@ -41,10 +36,8 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
         axes.set_ylim(len(lines) - 0.4, -0.8)
         axes.set_xscale("log")
         axes.set_xlabel("ratio (log); black: what the claim asks; green: reached, red: not; grey: not asked, beside it")
-        axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", color="#eeeeee", lw=0.6)
-        axes.set_axisbelow(True)
         title = "Claims of the Feather paper, modelled with assumed GPU constants; -cpu and overhead: measured here"
-        figure.suptitle("\n".join(textwrap.fill(line, 130) for line in (title, subtitle)), fontsize=7.5)
-        save(figure, paths)
+        save(figure, paths, f"{title}\n{subtitle}")
