@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from typing import Any
 
-from feather_sglang.bench import gates_sweep, results
+from feather_sglang.bench import gates_sweep
 from feather_sglang.bench.gates_picture import draw
 from feather_sglang.bench.gates_report import render, report
 from feather_sglang.bench.gates_runs import FAMILIES, MACHINE, ORDER, SURFACES, WAITING, Trajectory, gates, run
-from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.machine import here, in_words
 from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.cli.errors import UsageError
 from feather_sglang.core.settings import ORDERS
@@ -41,12 +39,7 @@ def main(argv: list[str]) -> int:
     if options.sweep is not None:
         seeds = QUICK_SWEEP_SEEDS if options.quick else SWEEP_SEEDS
     began = time.perf_counter()
-    circumstances = results.Circumstances(
-        command=shlex.join(["feather", "bench", "gates", *argv]),
-        machine=machine(),
-        versions=versions(),
-        workload=f"{WORKLOAD}, order {options.order}; {seeds} seeds",
-    )
+    circumstances = here(["bench", "gates", *argv], f"{WORKLOAD}, order {options.order}; {seeds} seeds")
     where = in_words(circumstances)
     print(f"{circumstances.workload}\n{where}\n", flush=True)
     if options.sweep is not None:
@@ -54,7 +47,8 @@ def main(argv: list[str]) -> int:
             result = gates_sweep.sweep(options.sweep, seeds, steps, options.order, pool, circumstances)
         print(f"{options.sweep}: tokens per second at the end ÷ those of never, over {len(SURFACES)} surfaces\n")
         print(gates_sweep.render(result))
-        _end(result, outputs, began)
+        outputs.write(result, draw, subtitle="")
+        print(f"\n{time.perf_counter() - began:.0f} s{outputs.said()}")
         return 0
     names = list(gates(options.quick))
     runs: dict[str, dict[str, list[Trajectory]]] = {surface.name: {name: [] for name in names} for surface in SURFACES}
@@ -65,16 +59,9 @@ def main(argv: list[str]) -> int:
     result = report(runs, SURFACES, circumstances)
     print("final ratio to the best fixed gate, and decode steps until within 5% of it for good (-: never)\n")
     print(render(result))
-    if outputs.pictures:
-        draw(result, outputs.pictures, subtitle=f"{circumstances.workload}\n{where}")
-    _end(result, outputs, began)
-    return 0
-
-
-def _end(result: dict[str, Any], outputs: Outputs, began: float) -> None:
-    if outputs.json is not None:
-        results.write(result, outputs.json)
+    outputs.write(result, draw, subtitle=f"{circumstances.workload}\n{where}")
     print(f"\n{time.perf_counter() - began:.0f} s{outputs.said()}")
+    return 0
 
 
 def _one(work: tuple[int, str, int, int, bool, str]) -> Trajectory:

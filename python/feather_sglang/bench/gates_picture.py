@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from feather_sglang.bench.picture import save
+from feather_sglang.bench.picture import canvas, save
 
 _COLOURS = {"never": "#5b6770", "static": "#8a4fbf", "ucb": "#e0a030", "q": "#d95f30", "model": "#1b7f79"}
 _STYLES = {"never": "--", "static": ":", "ucb": "-", "q": "-.", "model": "-"}
@@ -19,15 +19,10 @@ _TICKS = (-1000, -100, -20, -10, 0, 10, 20, 100, 1000, 10_000)
 
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None:
     """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     surfaces = list(dict.fromkeys(row["surface"] for row in report["rows"]))
     columns = 4
     lines = -(-len(surfaces) // columns)
-    with pyplot.rc_context({"font.size": 7.5, "axes.titlesize": 8, "svg.hashsalt": "feather"}):
+    with canvas(7.5) as pyplot:
         figure, all_axes = pyplot.subplots(
             lines, columns, figsize=(8, 0.9 + 2.0 * lines), layout="constrained", squeeze=False
         )
@@ -51,5 +46,4 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
         for axes in all_axes[-1]:
             axes.set_xlabel("decode steps")
         figure.supylabel("lost against the best fixed gate, in its steps (lower is better)", fontsize=8)
-        figure.suptitle("\n".join(textwrap.fill(line, 125) for line in subtitle.splitlines()), fontsize=8)
-        save(figure, paths)
+        save(figure, paths, subtitle)

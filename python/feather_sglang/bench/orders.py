@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from typing import Any
 
-from feather_sglang.bench import results
-from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.machine import here, in_words
 from feather_sglang.bench.orders_picture import draw
 from feather_sglang.bench.orders_report import render, report
 from feather_sglang.bench.orders_runs import AGING, MAX_WAIT, QUICK_AGING, WORKLOADS, run
@@ -33,11 +31,9 @@ def main(argv: list[str]) -> int:
     aging, seeds = (QUICK_AGING, QUICK_SEEDS) if options.quick else (AGING, SEEDS)
     workloads = [workload for workload in WORKLOADS if workload.name in (options.workload or _NAMES)]
     began = time.perf_counter()
-    circumstances = results.Circumstances(
-        command=shlex.join(["feather", "bench", "orders", *argv]),
-        machine=machine(),
-        versions=versions(),
-        workload=f"MODELLED, nothing here was served: {PROFILES[options.profile].said()}; "
+    circumstances = here(
+        ["bench", "orders", *argv],
+        f"MODELLED, nothing here was served: {PROFILES[options.profile].said()}; "
         f"Feather's orders with the gate {options.gate} and a bound of {options.max_wait:g} s; "
         f"mean of {seeds} seed{'s' * (seeds > 1)}",
     )
@@ -52,10 +48,7 @@ def main(argv: list[str]) -> int:
     result = report(runs, workloads, circumstances)
     for name in runs:
         print(f"\n{render(result, name)}")
-    if outputs.json is not None:
-        results.write(result, outputs.json)
-    if outputs.pictures:
-        draw(result, outputs.pictures, subtitle=f"{circumstances.workload}\n{where}")
+    outputs.write(result, draw, subtitle=f"{circumstances.workload}\n{where}")
     print(f"\n{time.perf_counter() - began:.0f} s{outputs.said()}")
     return 0
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from feather_sglang.bench.picture import save
+from feather_sglang.bench.picture import canvas, save
 
 _LINES = {"fcfs": "#5b6770", "lpm": "#e0a030", "hrrn": "#d95f30", "held": "#7a5195"}
 _MISSING = "#1b7f79"
@@ -15,16 +15,13 @@ _MISSING = "#1b7f79"
 
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None:
     """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     workloads = list(dict.fromkeys(row["workload"] for row in report["rows"]))
     columns = 4
-    lines = -(-(len(workloads) + 1) // columns)
-    with pyplot.rc_context({"font.size": 7, "axes.titlesize": 7.5, "svg.hashsalt": "feather"}):
-        figure, grid = pyplot.subplots(lines, columns, figsize=(8, 0.9 + 2.1 * lines), layout="constrained")
+    lines = -(-len(workloads) // columns)
+    with canvas(7) as pyplot:
+        figure, grid = pyplot.subplots(
+            lines, columns, figsize=(8, 1.1 + 2.1 * lines), squeeze=False, layout="constrained"
+        )
         for axes, workload in zip(grid.flat, workloads, strict=False):
             rows = {row["arm"]: row for row in report["rows"] if row["workload"] == workload}
             unit = rows["fcfs"]["ttft_tokens"]["p99"]
@@ -41,9 +38,8 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
             axes.spines[["top", "right"]].set_visible(False)
         for axes in list(grid.flat)[len(workloads) :]:
             axes.axis("off")
-        handles, labels = grid.flat[0].get_legend_handles_labels()
-        grid.flat[len(workloads)].legend(handles, labels, loc="center", frameon=False)
-        figure.supxlabel("ageing of the order missing, tokens per scheduled token", fontsize=7.5)
+        for axes in grid.flat[max(len(workloads) - columns, 0) : len(workloads)]:
+            axes.set_xlabel("ageing of missing, tokens\nper scheduled token")
+        figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
         figure.supylabel("p99 TTFT in scheduled tokens ÷ FCFS's", fontsize=7.5)
-        figure.suptitle("\n".join(textwrap.fill(line, 130) for line in subtitle.splitlines()), fontsize=7.5)
-        save(figure, paths)
+        save(figure, paths, subtitle)

@@ -35,7 +35,7 @@ def canvas(size: float = 8) -> Iterator[Any]:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    looks = {"font.size": size, "axes.titlesize": size + 1, "svg.hashsalt": "feather", "axes.axisbelow": True}
+    looks = {"font.size": size, "axes.titlesize": size + 0.5, "svg.hashsalt": "feather", "axes.axisbelow": True}
     with pyplot.rc_context(looks):
         yield pyplot
 
