@@ -144,17 +144,17 @@ def test_a_trial_ends_when_what_was_lost_adds_up():
             trial.add(10, seconds)
         return trial.end(cost=0.1)
 
-    trial = Trial()
-    assert not family(trial, 40, 2.0), "40 steps of which half the time is lost, less a tenth"
-    assert trial.lost == pytest.approx(16)
+    trial, half = Trial(), 0.5 - Trial.SMALL
+    assert not family(trial, 40, 2.0), "40 steps of which half the time is lost, less a little"
+    assert trial.lost == pytest.approx(40 * half)
     assert not family(trial, 20, 2.0)
-    assert family(trial, 40, 2.0)
-    assert trial.lost == pytest.approx(40)
-    assert not family(trial, 20, 0.5), "won back: twice as fast, and the tenth"
-    assert trial.lost == pytest.approx(40 - 20 - 2)
+    assert family(trial, 40, 2.0), "more than is allowed"
+    assert trial.lost == pytest.approx(100 * half)
+    assert not family(trial, 30, 0.5), "won back: twice as fast, and a little"
+    assert trial.lost == pytest.approx(100 * half - 30 * (1 + Trial.SMALL))
     assert not family(trial, 400, 0.5)
     assert trial.lost == 0, "nothing is saved up"
-    assert not any(family(trial, 40, 1.1) for _ in range(100)), "less than a tenth is chance"
+    assert not any(family(trial, 40, 1.02) for _ in range(100)), "a little is chance"
 
 
 def joining(rows=128):

@@ -89,8 +89,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "gauge",
         "oldest_age_tokens",
-        "Tokens scheduled since the oldest waiting request arrived. At the bound (--feather-max-wait) it is served "
-        "next, whatever order and gate say; often near it: add capacity, or lower the bound.",
+        "Tokens scheduled since the oldest waiting request arrived. At the bound (--feather-max-wait) it goes before "
+        "all that came later, whatever order and gate say; often near it: add capacity, or lower the bound.",
     ),
     Metric("gauge", "max_wait_tokens", "The fairness bound, in scheduled tokens."),
     Metric("gauge", "tip_tokens", "Tokens that all running rows have in common. 0 with one unrelated row."),

@@ -53,7 +53,7 @@ class Model:
     """Share of the rows that joining leaves empty at most, whatever the fit says of their price."""
     APART = 64
     """Decode steps without two rows that share, after which there are no families to keep apart."""
-    MARGIN, OPTIMISM = 1.02, 2.0
+    MARGIN, OPTIMISM = 1.05, 2.0
     """A trial must promise so much more, with so many times the rows of a family that were seen: its queue grows while
     others are served."""
     WORTH = 0.05

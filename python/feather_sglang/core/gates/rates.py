@@ -43,7 +43,7 @@ class Trial:
     which the sizes of families vary. What was lost and not won back is added up: a large loss is noticed soon.
     """
 
-    LOST, SMALL, LONGEST = 32.0, 0.1, 128
+    LOST, SMALL, LONGEST = 32.0, 0.03, 128
     """Steps that may be lost; and steps after which a family that goes on counts."""
 
     def __init__(self) -> None:
