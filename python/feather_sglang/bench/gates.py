@@ -18,7 +18,7 @@ from feather_sglang.cli.errors import UsageError
 from feather_sglang.core.settings import ORDERS
 
 STEPS, QUICK_STEPS = 1500, 1200
-SEEDS, QUICK_SEEDS = 12, 4
+SEEDS, QUICK_SEEDS = 20, 4
 SWEEP_SEEDS, QUICK_SWEEP_SEEDS = 3, 1
 WORKLOAD = (
     f"MODELLED, nothing here ran on a GPU: {len(FAMILIES.prefixes)} families of {FAMILIES.prefixes[0]:,} tokens, "

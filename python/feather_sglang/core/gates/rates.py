@@ -40,16 +40,18 @@ class Trial:
 
     A family is dear when it is admitted and cheap when it has been, so it counts when it ends, or after ``LONGEST``
     steps: by its steps times the share of their time that the other regime would not have taken, less ``SMALL``, by
-    which the sizes of families vary. What was lost and not won back is added up: a large loss is noticed soon.
+    which the sizes of families vary. What was lost and not won back is added up: a large loss is noticed soon. What
+    ends first does not count: rows of other families were still leaving.
     """
 
-    LOST, SMALL, LONGEST = 32.0, 0.03, 128
+    LOST, SMALL, LONGEST = 24.0, 0.03, 128
     """Steps that may be lost; and steps after which a family that goes on counts."""
 
     def __init__(self) -> None:
         self.lost = 0.0
         self.steps = 0
         """Of the family that runs."""
+        self._begun = False
         self._tokens = self._seconds = 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
@@ -60,8 +62,9 @@ class Trial:
 
     def end(self, cost: float) -> bool:
         """A family has ended; whether the regime loses against ``cost`` seconds for a token."""
-        if self._seconds:
+        if self._begun and self._seconds:
             lost = 1 - self._tokens * cost / self._seconds
             self.lost = max(self.lost + self.steps * (lost - self.SMALL), 0.0)
+        self._begun = True
         self.steps, self._tokens, self._seconds = 0, 0.0, 0.0
         return self.lost > self.LOST
