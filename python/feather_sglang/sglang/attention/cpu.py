@@ -18,7 +18,7 @@ from feather_sglang.sglang.attention.steps import attend_decode, attend_extend
 from feather_sglang.sglang.attention.support import check_model, refuse
 
 _BANDWIDTH, _CALL, _ROW = 13e9, 60e-6, 4e-6
-"""Bytes a second that a row of its own reads KV with, seconds of a call, and of a row in it (its merge): a core of an
+"""Bytes a second that a row of its own reads KV with, seconds of a call, and of a row in it (its joining): a core of an
 AMD EPYC with AVX-512. That they are right within a factor of two is enough: a range saves far more, or far less."""
 
 _INSTEAD = "Give --attention-backend torch_native."

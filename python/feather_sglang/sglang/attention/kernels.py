@@ -1,4 +1,4 @@
-"""Attention on the CPU that also gives the logarithm of its normaliser, so that partial results can be merged."""
+"""Attention on the CPU that also gives the logarithm of its normaliser, so that partial results can be joined."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ def attend_by_products(
     return torch.matmul(weights, value), lse
 
 
-def merge(outputs: Tensor, lses: Tensor) -> Tensor:
-    """One output of partial ones over disjoint tokens: [parts, ..., size] and [parts, ...] to [..., size].
+def join(output: Tensor, lse: Tensor, more: Tensor, more_lse: Tensor) -> None:
+    """Add to a partial result, in place, another one over other tokens.
 
-    A part without tokens has a log-sum of -inf, and any finite output.
+    :param output: [..., size] float32, as ``more``; ``lse``: [...], as ``more_lse``. At least one of the two parts has
+        tokens: a part without any has a log-sum of -inf, and any finite output.
     """
-    return torch.einsum("p...,p...d->...d", torch.softmax(lses, 0), outputs)
+    output.lerp_(more, torch.sigmoid(more_lse - lse).unsqueeze(-1))
+    torch.logaddexp(lse, more_lse, out=lse)

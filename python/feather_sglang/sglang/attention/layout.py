@@ -29,16 +29,12 @@ class Part(NamedTuple):
     members: int
     slots: slice | torch.Tensor
     """A slice is read in place."""
-    place: int
-    """Where its result goes among the partial results of its rows; 0 is the padded call."""
 
 
 class Layout(NamedTuple):
     """The calls of one decode step, the same for every layer."""
 
     parts: list[Part]
-    places: int
-    """Partial results of a row, at most."""
     tail_slots: torch.Tensor
     """[rows x longest], padded with slot 0."""
     tail_mask: torch.Tensor | None
@@ -85,9 +81,7 @@ class LayoutMaker:
             self._shared = [self._table[rows[each.rows[0]], each.start : each.end].copy() for each in plan.ranges]
             self._parts = self._parts_of(plan, private)
         starts = np.fromiter((each.end for each in private), np.int64, len(private))
-        return Layout(
-            self._parts, 1 + max((p.place for p in self._parts), default=0), *self._tail(rows, starts, lengths)
-        )
+        return Layout(self._parts, *self._tail(rows, starts, lengths))
 
     def _private_of(self, row: int, start: int, length: int) -> _Private:
         known = self._private.get(row)
@@ -110,7 +104,7 @@ class LayoutMaker:
         )
 
     def _parts_of(self, plan: Sharing, private: list[_Private]) -> list[Part]:
-        parts: list[tuple[slice | torch.Tensor, slice | torch.Tensor, tuple[int, ...]]] = []
+        parts: list[Part] = []
         for each, slots in zip(plan.ranges, self._shared, strict=True):
             rows: slice | torch.Tensor = (
                 slice(each.rows[0], each.rows[-1] + 1) if each.adjacent else torch.tensor(each.rows)
@@ -118,16 +112,9 @@ class LayoutMaker:
             pieces, end = pieces_of(slots)
             if end < len(slots):
                 pieces = [*pieces, torch.from_numpy(slots[end:].astype(np.int64))]
-            parts += [(rows, piece, each.rows) for piece in pieces]
-        parts += [(slice(i, i + 1), piece, (i,)) for i, row in enumerate(private) for piece in row.pieces]
-        taken = [0] * len(private)
-        placed = []
-        for rows, piece, members in parts:
-            place = 1 + max(taken[row] for row in members)
-            for row in members:
-                taken[row] = place
-            placed.append(Part(rows, len(members), piece, place))
-        return placed
+            parts += [Part(rows, len(each.rows), piece) for piece in pieces]
+        parts += [Part(slice(i, i + 1), 1, piece) for i, row in enumerate(private) for piece in row.pieces]
+        return parts
 
     def _tail(self, rows: Slots, starts: Slots, lengths: Slots) -> tuple[torch.Tensor, torch.Tensor | None]:
         longest = int((lengths - starts).max())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from feather_sglang.sglang.attention.kernels import attend, merge
+from feather_sglang.sglang.attention.kernels import attend, join
 from feather_sglang.sglang.attention.layout import Layout
 
 
@@ -21,20 +20,21 @@ def attend_decode(query: Tensor, keys: Tensor, values: Tensor, layout: Layout, s
     output, lse = attend(query, k, v, scale, mask=layout.tail_mask)
     if not layout.parts:
         return output
-    outputs = torch.zeros(layout.places, *query.shape)
-    lses = torch.full((layout.places, *lse.shape), -torch.inf)
-    outputs[0], lses[0] = output, lse
+    output = output.float()
     for part in layout.parts:
         k, v = _at(keys, part.slots), _at(values, part.slots)
         if part.members == 1:
-            output, lse = attend(query[part.rows], k, v, scale)
+            more, more_lse = attend(query[part.rows], k, v, scale)
         else:  # the queries of all its rows, head by head
             packed = query[part.rows].transpose(0, 1).reshape(1, kv_heads, -1, size)
-            output, lse = attend(packed, k, v, scale)
-            output = output.view(kv_heads, part.members, -1, size).transpose(0, 1)
-            lse = lse.view(kv_heads, part.members, -1).transpose(0, 1)
-        outputs[part.place, part.rows], lses[part.place, part.rows] = output.float(), lse
-    return merge(outputs, lses).to(query.dtype)
+            more, more_lse = attend(packed, k, v, scale)
+            more = more.view(kv_heads, part.members, -1, size).transpose(0, 1)
+            more_lse = more_lse.view(kv_heads, part.members, -1).transpose(0, 1)
+        of_rows, lse_of_rows = output[part.rows], lse[part.rows]
+        join(of_rows, lse_of_rows, more.float(), more_lse)
+        if not isinstance(part.rows, slice):  # then they were copies
+            output[part.rows], lse[part.rows] = of_rows, lse_of_rows
+    return output.to(query.dtype)
 
 
 def attend_extend(
@@ -56,12 +56,13 @@ def attend_extend(
     if not prefix:
         return output[0].transpose(0, 1)
     packed = query.view(length, kv_heads, group, size).transpose(0, 1).reshape(1, kv_heads, -1, size)
-    outputs, lses = [output[0].float()], [lse[0]]
+    output, lse = output[0].float(), lse[0]
     for slots in prefix:
-        output, lse = attend(packed, _at(keys, slots), _at(values, slots), scale)
-        outputs.append(output.view(kv_heads, length, group, size).transpose(1, 2).reshape(heads, length, size).float())
-        lses.append(lse.view(kv_heads, length, group).transpose(1, 2).reshape(heads, length))
-    return merge(torch.stack(outputs), torch.stack(lses)).transpose(0, 1).to(query.dtype)
+        more, more_lse = attend(packed, _at(keys, slots), _at(values, slots), scale)
+        more = more.view(kv_heads, length, group, size).transpose(1, 2).reshape(heads, length, size)
+        more_lse = more_lse.view(kv_heads, length, group).transpose(1, 2).reshape(heads, length)
+        join(output, lse, more.float(), more_lse)
+    return output.transpose(0, 1).to(query.dtype)
 
 
 def _at(buffer: Tensor, slots: slice | Tensor) -> Tensor:
