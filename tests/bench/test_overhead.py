@@ -106,3 +106,19 @@ def test_both_sides_in_one_process():
     names = {LPM, SHIPPED, "lpm (python tree)", "dfs-weight (rust tree)", "hrrn (rust tree)", "fcfs (rust tree)"}
     assert names <= times.keys()
     assert times[SHIPPED] < times[LPM]
+
+
+PASSES = """
+import json
+from feather_sglang.bench import overhead_pass
+overhead_pass.WAITING, overhead_pass.RUNNING, overhead_pass.ADMITTED = 40, 8, (1, 3)
+passes = overhead_pass.measure(4)
+print(json.dumps({what: of["passes"] for what, of in passes.items()}))
+"""
+
+
+@pytest.mark.slow
+def test_what_is_timed_is_a_policy_that_works():
+    """Every kind of pass is seen; a policy that failed under the clocks would sort no rows, and be refused."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PASSES], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == {"W=40,k=0": 16, "W=40,k=1": 4, "W=40,k=3": 4, "W=40,sort": 8}

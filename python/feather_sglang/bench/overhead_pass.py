@@ -4,7 +4,8 @@ Counted, in wall-clock time: everything from the moment SGLang calls a hook, off
 queue for the next request, to the moment its own code goes on. That is: reading what changed in the batch, the plan,
 each planned request handed over, the queue without the admitted, and the settling; also what we call of SGLang on the
 way (the budgets). Not counted: SGLang's own pass (matching, the batch), the call of a hook by SGLang's registry (below
-half a microsecond each, five or six a pass), and arrivals.
+half a microsecond each, five or six a pass), and arrivals. Sorting rows by family is part of the pass that decodes new
+rows, and shown apart.
 
 A pass is one turn of the overlapped loop. Of every three, one finds that ``k`` rows are gone and admits as many; the
 two others admit nobody: in one of them the new rows decode, in the other the next ``k`` rows come to their end.
@@ -28,8 +29,9 @@ import numpy as np
 from sglang.srt.managers.io_struct import AbortReq
 
 from feather_sglang.bench import engine
-from feather_sglang.sglang import hooks, plugin, queue
+from feather_sglang.sglang import plugin, queue
 from feather_sglang.sglang.adapter import Adapter
+from feather_sglang.sglang.row_order import RowOrder
 
 WAITING, RUNNING = 5_000, 256
 ADMITTED = (1, 8, 64)
@@ -93,6 +95,20 @@ class Clock:
 
         return timed
 
+    def apart(self, call: Callable[..., Any], other: Clock) -> Callable[..., Any]:
+        """A function that is called while this clock runs, on another."""
+
+        def timed(*args: Any, **named: Any) -> Any:
+            self.stop()
+            other.start()
+            try:
+                return call(*args, **named)
+            finally:
+                other.stop()
+                self.start()
+
+        return timed
+
     def each(self, generator: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         """A generator, timed while it works for the next item."""
 
@@ -109,11 +125,13 @@ class Clock:
         return timed
 
 
-def time_the_plugin(clock: Clock) -> None:
-    """Put the clock around all that SGLang calls of the plugin; before the plugins are loaded."""
+def time_the_plugin(clock: Clock, sorting: Clock) -> None:
+    """Put the clocks around all that SGLang calls of the plugin; before the plugins are loaded."""
+    rows: Any = RowOrder
+    rows.arrange = clock.apart(RowOrder.arrange, sorting)
     for hook in plugin.scheduler_hooks():
         timed = clock.around if hook.kind == "around" else clock.beside
-        setattr(hooks, hook.function.__name__, timed(hook.function))
+        setattr(sys.modules[hook.function.__module__], hook.function.__name__, timed(hook.function))
     adapter: Any = Adapter
     adapter.candidates = clock.each(Adapter.candidates)
     descriptor: Any = queue.Replaced
@@ -152,16 +170,21 @@ class Load:
 
 
 def measure(rounds: int = ROUNDS) -> dict[str, dict[str, Any]]:
-    """``{"W=5000,k=8": {"median": us, "p99": us, "passes": n}}``; k = 0 are the passes in between."""
-    clock = Clock()
-    time_the_plugin(clock)
+    """``{"W=5000,k=8": {"median": us, "p99": us, "passes": n}}``; k = 0 are the passes in between.
+
+    ``W=5000,sort`` is what sorting rows by family takes after new ones joined; it is not part of the others.
+
+    :raises RuntimeError: if the policy failed.
+    """
+    clock, sorting = Clock(), Clock()
+    time_the_plugin(clock, sorting)
     settings = {
         "max_running_requests": RUNNING,
         "max_total_tokens": 500_000,
         "chunked_prefill_size": -1,
         "mem_fraction_static": 0.5,
     }
-    times: dict[int, list[float]] = defaultdict(list)
+    times: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         scheduler = engine.start(Path(folder), overlap=True, settings=settings)
         for admitted in ADMITTED:
@@ -173,13 +196,19 @@ def measure(rounds: int = ROUNDS) -> dict[str, dict[str, Any]]:
                     load.end(admitted)
                 before = len(scheduler.waiting_queue)
                 clock.take()
+                sorting.take()
+                sorts = scheduler.feather.row_order.sorts
                 engine.step_overlap(scheduler)
                 spent = clock.take()
                 if turn >= 0:
-                    times[before - len(scheduler.waiting_queue)].append(spent)
+                    times[f"k={before - len(scheduler.waiting_queue)}"].append(spent)
+                    if scheduler.feather.row_order.sorts != sorts:
+                        times["sort"].append(sorting.take())
                 load.fill()
+            if scheduler.feather.failures:
+                raise RuntimeError("the policy failed, and what was timed is not its work")
             _drain(scheduler)
-    return {f"W={WAITING},k={k}": _figures(us) for k, us in sorted(times.items())}
+    return {f"W={WAITING},{what}": _figures(us) for what, us in times.items()}
 
 
 def _drain(scheduler: Any) -> None:
