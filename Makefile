@@ -17,8 +17,9 @@ RUST := Cargo.toml $(wildcard Cargo.lock) $(shell find cht-rs -name '*.rs' -o -n
 
 OPS ?= 100000000
 SEED ?= 1
+DIST ?= dist
 
-.PHONY: help setup test check soak soak-index fuzz mutants lock clean demo bench
+.PHONY: help setup test check soak soak-index fuzz mutants wheel matrix lock clean demo bench
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -98,6 +99,18 @@ mutants: ## Faults planted in the index one by one, by cargo-mutants: SHARD=0/8 
 		|| case $$? in 2|3) ;; *) exit 1;; esac
 	@! sed 's/:[0-9]*:[0-9]*:/:/' target/mutants.out/missed.txt | grep -vxFf cht-rs/mutants.txt \
 		|| { echo "these went unnoticed, and cht-rs/mutants.txt does not explain them" >&2; exit 1; }
+
+# Each wheel is built from its sdist, which so proves that it is whole. Linked by Zig, the extension asks for no newer
+# glibc than that of manylinux2014, whatever this machine has.
+wheel: setup ## Wheel and sdist of both distributions, into dist/: DIST=FOLDER for another
+	@mkdir -p $(DIST)
+	PATH="$(abspath $(BIN)):$$PATH" CARGO_TARGET_DIR="$(abspath $(or $(CARGO_TARGET_DIR),target))" \
+		MATURIN_PEP517_ARGS="--zig --compatibility manylinux2014" \
+		$(BIN)/uv build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .
+	$(BIN)/uv build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir $(DIST) cpu-platform
+
+matrix: wheel ## Other versions of SGLang, each with its own dependencies, in environments outside of this folder: VERSIONS="..."
+	$(BIN)/python -m patches.matrix --dist $(DIST) $(VERSIONS)
 
 lock: setup ## Resolve requirements.in into requirements.txt (`uv` keeps what is pinned; UPGRADE=1 does not)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url \

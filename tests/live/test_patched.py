@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,9 @@ import sglang
 from feather_sglang.bench.tiny_llama import write_model
 from feather_sglang.cli import main as cli
 from feather_sglang.cli import server
-from tests.patches.conftest import contents
+from tests.harness.prompts import Tokens, interleaved
+from tests.harness.rank_faults import install
+from tests.patches.conftest import SERIES, contents
 
 pytestmark = pytest.mark.slow
 
@@ -43,28 +46,49 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert contents(folder) == before
 
 
-def first(site: Path) -> dict[str, str]:
-    """An environment in which this SGLang is found before the installed one."""
-    return {"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+def first(site: Path, *others: str) -> dict[str, str]:
+    """An environment in which this SGLang is found before the installed one, and others after it."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(site), *others, os.environ.get("PYTHONPATH")]))}
 
 
-def test_a_server_without_the_plugin_serves_by_name(site: Path, tmp_path: Path) -> None:
-    model = str(write_model(tmp_path / "model"))
-    args = ["--model-path", model, *ON_CPU, "--load-format", "dummy", "--skip-tokenizer-init"]
-    # SGLang's whitelist holds for platforms too: the policy's plugin is not on it.
-    env = first(site) | {"SGLANG_PLATFORM": "feather_cpu", "SGLANG_PLUGINS": "feather_cpu"}
-    flags = ["--schedule-policy", "feather", "--feather-aging", "0.25"]
+def test_a_server_of_two_ranks_without_the_plugin_serves_by_name(site: Path, tmp_path: Path) -> None:
+    """The gate decides by measured nanoseconds (``tests/harness/rank_faults.py``), which only the leader measures: the
+    patches' own message to all ranks is what makes them agree. SGLang's checker ends a server whose ranks differ."""
+    model = write_model(tmp_path / "model", num_hidden_layers=2, num_key_value_heads=2, tie_word_embeddings=False)
+    args = ["--model-path", str(model), *ON_CPU, "--load-format", "dummy", "--skip-tokenizer-init", "--tp-size", "2"]
+    flags = ["--schedule-policy", "feather", "--feather-aging", "0.25", "--feather-gate", "static"]
+    env = first(site, install(tmp_path / "plugin")["PYTHONPATH"]) | {
+        "SGLANG_PLATFORM": "feather_cpu",
+        "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
+        "SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1",
+        # SGLang's whitelist holds for platforms too: the policy's plugin is not on it.
+        "SGLANG_PLUGINS": "feather_cpu,feather_rank_faults",
+    }
     log = tmp_path / "log"
-    with server.running([*args, *flags, "--max-total-tokens", "20000"], log=log, env=env) as running:
+    sizes = ["--max-total-tokens", "20000", "--max-running-requests", "24"]
+    with server.running([*args, *flags, *sizes], log=log, env=env) as running:
         for prompt in ([7] * 300, [7] * 300 + [8] * 9):
-            body = {"input_ids": prompt, "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
-            answer = post(f"{running.url}/generate", body)
+            answer = generate(running.url, prompt)
             assert len(answer["output_ids"]) == 4
         assert answer["meta_info"]["cached_tokens"] >= 299
+        for _ in range(3):
+            assert len(generate(running.url, interleaved(Tokens().families(8, 16, 96, 24)))) == 128
         with urllib.request.urlopen(f"{running.url}/server_info", timeout=60) as reply:
             state = json.load(reply)["internal_states"][0]["feather"]
-        assert (state["policy"], state["aging"], state["admitted"]) == ("feather", 0.25, 2)
-    assert f"policy=feather order={state['order']}" in log.read_text()
+    said = log.read_text()
+    ranks = [re.findall(rf"rank {rank} admitted (\d+) digest (\d+)", said) for rank in (0, 1)]
+    assert ranks[0] == ranks[1]
+    assert ranks[0][-1] == (str(state["admitted"]), str(state["decisions_digest"]))
+    assert (state["policy"], state["aging"], state["admitted"]) == ("feather", 0.25, 2 + 3 * 128)
+    assert (state["ranks"], state["failures"]) == (2, 0)
+    assert state["ticks"] > 10
+    assert state["gate_state"]["steps"] > 10
+    assert f"policy=feather order={state['order']}" in said
+
+
+def generate(url: str, prompts: Any) -> Any:
+    sampling = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
+    return post(f"{url}/generate", {"input_ids": prompts, "sampling_params": sampling})
 
 
 def post(url: str, body: Mapping[str, Any]) -> Any:
@@ -86,6 +110,47 @@ def test_without_the_package_the_name_is_refused_in_one_line(site: Path) -> None
     (line,) = [line for line in done.stderr.decode().splitlines() if line.startswith("error:")]
     assert "--schedule-policy feather needs the package feather-sglang" in line
     assert "Traceback" not in done.stderr.decode()
+
+
+def test_a_part_of_the_patches_is_refused_in_one_line_by_the_launcher(site: Path) -> None:
+    """One tree, in which ever more is taken back by hand: at the end what stands alone, which no order allows."""
+    series = SERIES[sglang.__version__]
+
+    def launched(plugins: str) -> str:
+        command = [sys.executable, "-W", "ignore", "-m", "sglang.launch_server", "--model-path", "m"]
+        env = os.environ | first(site) | {"SGLANG_PLATFORM": "feather_cpu", "SGLANG_PLUGINS": plugins}
+        done = subprocess.run([*command, "--schedule-policy", "feather"], env=env, capture_output=True, text=True)
+        assert done.returncode == 2
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("feather: ")]
+        assert "Traceback" not in done.stderr
+        return line
+
+    def by_hand(*arguments: str) -> None:
+        command = ["patch", "-p2", "-s", "-d", str(site), *arguments]
+        subprocess.run(command, check=True)
+
+    def file(number: int) -> str:
+        return str(series.folder / series.names[number - 1])
+
+    part = "it has only a part of the patches (`feather patch check`): no "
+    try:
+        by_hand("-R", "-i", file(6))
+        by_hand("-R", "-i", file(5))
+        assert f"{part}before_decode. " in launched("feather_cpu")  # SGLang's own choice, by name
+        for number in (4, 3):
+            by_hand("-R", "-i", file(number))
+        assert f"{part}before_decode, a queue that is observed. " in launched("feather_cpu,feather")
+        assert cli.main(["patch", "apply", "--sglang", str(site)]) == 2
+        assert cli.main(["patch", "revert", "--sglang", str(site)]) == 0
+        by_hand("-i", file(4))
+        assert f"{part}registry of policies. " in launched("feather_cpu,feather")
+        assert cli.main(["patch", "apply", "--sglang", str(site)]) == 2
+        by_hand("-R", "-i", file(4))
+    finally:
+        for left in site.rglob("*.orig"):
+            left.unlink()
+        cli.main(["patch", "revert", "--sglang", str(site)])
+        assert cli.main(["patch", "apply", "--sglang", str(site)]) == 0
 
 
 def traced(env: Mapping[str, str]) -> dict[str, Any]:

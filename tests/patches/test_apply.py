@@ -62,6 +62,15 @@ def test_a_checkout_gets_the_tests_too_and_is_known_by_its_files(checkout):
     assert not (checkout / "test").exists()
 
 
+def test_the_list_says_what_has_no_place_in_an_installed_package(site, checkout, capsys):
+    assert feather("list", "--sglang", str(site)) == feather("list", "--sglang", str(checkout)) == feather("list") == 0
+    of_site, of_checkout, *others = capsys.readouterr().out.split("SGLang ")[1:]
+    assert len(others) == len(SERIES)
+    assert [line.split()[0] for line in of_site.splitlines() if "checkout only" in line] == ["0007"]
+    assert "checkout only" not in of_checkout
+    assert all(f"  {name[:4]}  {SERIES[NEWEST].title(name)}" in of_checkout for name in SERIES[NEWEST].names)
+
+
 def test_the_record_says_what_was_done(site):
     feather("apply", "--sglang", str(site))
     record = json.loads((site / RECORD[7:]).read_text())

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from sglang.srt.plugins import load_plugins
+from sglang.srt.server_args import prepare_server_args
 
+from feather_sglang.bench.tiny_llama import write_model
 from tests.harness import pool
 from tests.harness.scheduler import Harness
 
@@ -31,3 +33,20 @@ def _plugins() -> Iterator[Any]:
     load_plugins()
     yield
     pool.discard()
+
+
+@pytest.fixture
+def launch(tmp_path, capsys):
+    """Read a command line as the launcher does; the arguments, or the one line it ends with."""
+    model = write_model(tmp_path / "model")
+
+    def launch(*argv):
+        try:
+            return prepare_server_args(["--model-path", str(model), "--schedule-policy", "feather", *argv])
+        except SystemExit as end:
+            status = end.code
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert (status, len(lines)) == (2, 1), lines
+        return lines[0]
+
+    return launch

@@ -7,30 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from sglang.srt.server_args import ServerArgs, prepare_server_args
+from sglang.srt.server_args import ServerArgs
 
 from feather_sglang.bench.tiny_llama import write_model
 from feather_sglang.sglang.arguments import options_of
 from feather_sglang.sglang.options import FLAGS, OptionError, Options, chunk_size_of, read_options, settings_of
-
-FEATHER = ["--schedule-policy", "feather"]
-
-
-@pytest.fixture
-def launch(tmp_path, capsys):
-    """Read a command line as the launcher does; the arguments, or the one line it ends with."""
-    model = write_model(tmp_path / "model")
-
-    def launch(*argv):
-        try:
-            return prepare_server_args(["--model-path", str(model), *FEATHER, *argv])
-        except SystemExit as end:
-            status = end.code
-        lines = capsys.readouterr().err.strip().splitlines()
-        assert (status, len(lines)) == (2, 1), lines
-        return lines[0]
-
-    return launch
 
 
 def config(tmp_path, text, name="options.yaml"):
@@ -155,7 +136,18 @@ def test_the_launcher_lists_the_policy_and_refuses_in_one_line(tmp_path):
     model = str(write_model(tmp_path / "model"))
     for command in (["-m", "sglang.launch_server"], [str(Path(sys.executable).with_name("sglang")), "serve"]):
         refused = subprocess.run(
-            [sys.executable, "-W", "ignore", *command, "--model-path", model, *FEATHER, "--feather-gate", "foo"],
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                *command,
+                "--model-path",
+                model,
+                "--schedule-policy",
+                "feather",
+                "--feather-gate",
+                "foo",
+            ],
             capture_output=True,
             text=True,
         )

@@ -45,7 +45,7 @@ def _run(verb: str, path: Path | None) -> int:
     if verb == "list" and path is None:
         for version, series in known.items():
             print(f"SGLang {version}")
-            _show(series)
+            _show(series, None)
         return 0
     tree = Tree.at(path)
     series = tree.series(known)
@@ -61,11 +61,12 @@ def _run(verb: str, path: Path | None) -> int:
     state = state_of(tree, series)
     print(f"{where}: {state}")
     if verb == "list":
-        _show(series)
+        _show(series, tree)
         return 0
     return 0 if state.is_clean or state.is_applied else 1
 
 
-def _show(series: Series) -> None:
-    for name in series.names:
-        print(f"  {name[:4]}  {series.title(name)}")
+def _show(series: Series, tree: Tree | None) -> None:
+    for name, diffs in zip(series.names, series.diffs, strict=True):
+        elsewhere = tree is not None and all(tree.path(path) is None for path in diffs)
+        print(f"  {name[:4]}  {series.title(name)}{' (for a checkout only)' if elsewhere else ''}")

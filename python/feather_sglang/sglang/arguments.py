@@ -6,6 +6,7 @@ A scheduler that fails at its start makes SGLang's launcher wait a minute, so th
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
 import os
 import secrets
@@ -13,10 +14,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from feather_sglang import __version__
 from feather_sglang.sglang import observe
 from feather_sglang.sglang.attention import BACKEND
 from feather_sglang.sglang.attention.support import check_arguments
-from feather_sglang.sglang.compat import check_version
+from feather_sglang.sglang.compat import check_patches, check_version
 from feather_sglang.sglang.options import (
     DISABLE,
     FLAGS,
@@ -96,7 +98,8 @@ def check(result: Any, server_args: Any) -> None:
 
 
 def read_config(original: Callable[..., Any], merger: Any, argv: list[str], *args: Any, **named: Any) -> Any:
-    """AROUND ``ConfigArgumentMerger.merge_config_with_args``: a file that cannot be read, as one line.
+    """AROUND ``ConfigArgumentMerger.merge_config_with_args``: a file that cannot be read, or an option that this
+    version does not have, as one line.
 
     Only where feather is spoken of; others see what they always saw.
     """
@@ -105,12 +108,18 @@ def read_config(original: Callable[..., Any], merger: Any, argv: list[str], *arg
     log = logging.getLogger(type(merger).__module__)
     log.disabled = True  # it would say the same again, in several lines
     try:
-        return original(merger, argv, *args, **named)
+        merged = original(merger, argv, *args, **named)
     except Exception as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         _exit(OptionError(f"--config cannot be used: {first}. Give a YAML file of arguments (key: value)."))
     finally:
         log.disabled = False
+    options = [flag.option for flag in FLAGS]
+    for name in (argument.partition("=")[0] for argument in merged):
+        if name.startswith(f"--{POLICY}") and not any(option.startswith(name) for option in options):
+            near = difflib.get_close_matches(name, options, n=1, cutoff=0)[0]
+            _exit(OptionError(f"{name} is no option of feather-sglang {__version__}; the nearest is {near}."))
+    return merged
 
 
 def uses_backend(server_args: Any) -> bool:
@@ -158,7 +167,11 @@ def _check(server_args: Any, page_size: int | None) -> None:
             "--schedule-policy feather does not go with --enable-pdmux, which prefills and decodes side by side. Leave "
             "one of the two out."
         )
-    if options.on_mismatch == "refuse" and not is_disabled(os.environ) and (problems := check_version()):
+    if (
+        options.on_mismatch == "refuse"
+        and not is_disabled(os.environ)
+        and (problems := check_version() + check_patches())
+    ):
         raise OptionError(mismatch_message(problems))
 
 

@@ -84,7 +84,7 @@ def check_hooks(live: bool = True) -> list[str]:
 
 def check_route(live: bool = True) -> list[str]:
     """What is wrong with the way by which the policy is called, in one clause each: patches, or else hooks."""
-    return check_patches() if is_patched() else check_hooks(live)
+    return check_patches() or ([] if is_patched() else check_hooks(live))
 
 
 def is_patched() -> bool:
@@ -93,13 +93,20 @@ def is_patched() -> bool:
 
 
 def check_patches() -> list[str]:
-    """What is wrong with a patched SGLang, in one clause each: a part of the patches is no base to stand on."""
-    from feather_sglang.sglang.native import FeatherPolicy
+    """What is wrong with a patched SGLang, in one clause each: a part of the patches is no base to stand on.
 
-    base = pkgutil.resolve_name(f"{_REGISTRY}:ExternalSchedulePolicy")
-    lacking = [name for name in vars(FeatherPolicy) if not name.startswith("_") and name not in (*vars(base), "of")]
-    if importlib.util.find_spec(_QUEUE) is None:
-        lacking.append("a queue that is observed")
+    It imports nothing of the scheduler, so that a launcher can ask, too.
+    """
+    queue = importlib.util.find_spec(_QUEUE) is not None
+    lacking: list[str] = []
+    if is_patched():
+        from feather_sglang.sglang.native import FeatherPolicy
+
+        base = vars(pkgutil.resolve_name(f"{_REGISTRY}:ExternalSchedulePolicy"))
+        lacking += [name for name in vars(FeatherPolicy) if not name.startswith("_") and name not in (*base, "of")]
+        lacking += [] if queue else ["a queue that is observed"]
+    elif queue:
+        lacking.append("registry of policies")
     if not lacking:
         return []
     return [f"it has only a part of the patches (`feather patch check`): no {', '.join(lacking)}"]

@@ -50,8 +50,13 @@ class Flag(NamedTuple):
         return "FEATHER_" + self.name.upper()
 
 
+_OF_YAML = {"true": "on", "false": "off"}
+"""What YAML takes ``on`` and ``off`` for, as SGLang hands it on."""
+
+
 def _one_of(*choices: str) -> Callable[[str], str]:
     def read(text: str) -> str:
+        text = _OF_YAML.get(text, text)
         if text not in choices:
             raise ValueError(text)
         return text
