@@ -20,6 +20,7 @@ import sglang
 from feather_sglang.bench.tiny_llama import write_model
 from feather_sglang.cli import main as cli
 from feather_sglang.cli import server
+from feather_sglang.sglang.parking import support
 from tests.harness.prompts import Tokens, interleaved
 from tests.harness.rank_faults import install
 from tests.patches.conftest import SERIES, contents
@@ -136,10 +137,10 @@ def test_a_part_of_the_patches_is_refused_in_one_line_by_the_launcher(site: Path
     try:
         by_hand("-R", "-i", file(6))
         by_hand("-R", "-i", file(5))
-        assert f"{part}before_decode. " in launched("feather_cpu")  # SGLang's own choice, by name
+        assert f"{part}reserve, decode. " in launched("feather_cpu")  # SGLang's own choice, by name
         for number in (4, 3):
             by_hand("-R", "-i", file(number))
-        assert f"{part}before_decode, a queue that is observed. " in launched("feather_cpu,feather")
+        assert f"{part}reserve, decode, a queue that is observed. " in launched("feather_cpu,feather")
         assert cli.main(["patch", "apply", "--sglang", str(site)]) == 2
         assert cli.main(["patch", "revert", "--sglang", str(site)]) == 0
         by_hand("-i", file(4))
@@ -169,6 +170,9 @@ def test_both_routes_decide_alike_and_nothing_is_hooked_twice(site: Path) -> Non
         assert trace["retracted"] > 0
         assert trace["state"]["admitted"] > 50
         assert native["traces"][name] == trace, name
+    if support.is_supported():
+        assert plugin["traces"]["rows that are parked"]["parking"]["parks"] > 0
+        assert plugin["traces"]["rows that sit out"]["parking"]["partial_steps"] > 0
 
     # Penalties by position: outputs do not depend on who else arrives when.
     staggered, at_once = native["penalties"]

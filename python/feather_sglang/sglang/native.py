@@ -13,6 +13,7 @@ from typing import Any
 from sglang.srt.managers.schedule_policy_registry import ExternalSchedulePolicy
 
 from feather_sglang.sglang import arguments, changes, hooks, start
+from feather_sglang.sglang.parking import hooks as parking
 
 
 class FeatherPolicy(ExternalSchedulePolicy):
@@ -45,20 +46,27 @@ class FeatherPolicy(ExternalSchedulePolicy):
         return policy
 
     def begin_pass(self) -> None:
+        self._unmixed = parking.unmixed(self._scheduler)
+        self._unmixed.__enter__()
         hooks.pass_begins(self._scheduler)
 
     def order(self, waiting_queue: Any, running_batch: Any) -> None:
         hooks.queue_ordered(waiting_queue, running_batch)
 
-    def candidates(self, waiting_queue: Any, adder: Any) -> Iterable[Any]:
+    def reserve(self, adder: Any) -> None:
         hooks.adder_built(None, adder)
+        parking.adder_built(None, adder)
+
+    def candidates(self, waiting_queue: Any, adder: Any) -> Iterable[Any]:
         return hooks.candidates(waiting_queue)
 
     def end_pass(self, batch: Any) -> None:
         hooks.pass_ends(self._scheduler, batch)
+        self._unmixed.__exit__(None, None, None)
 
-    def before_decode(self, running_batch: Any) -> None:
+    def decode(self, running_batch: Any, prepare: Callable[[Any], Any]) -> Any:
         hooks.before_decode(self._scheduler, running_batch)
+        return parking.decode_pass(lambda _, batch: prepare(batch), self._scheduler, running_batch)
 
     def on_step(self, batch: Any, result: Any) -> None:
         hooks.step_ended(None, self._scheduler, batch, result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -25,11 +26,14 @@ def decode_pass(original: Callable[..., Any], scheduler: Any, *args: Any, **name
 
 def next_batch(original: Callable[..., Any], scheduler: Any, *args: Any, **named: Any) -> Any:
     """AROUND ``Scheduler.get_next_batch_to_run``."""
+    with unmixed(scheduler):
+        return original(scheduler, *args, **named)
+
+
+def unmixed(scheduler: Any) -> AbstractContextManager[None]:
+    """While this lasts no prefill takes parked rows along."""
     rows = _rows_of(scheduler)
-    if rows is None:
-        return original(scheduler, *args, **named)
-    with rows.unmixed():
-        return original(scheduler, *args, **named)
+    return nullcontext() if rows is None else rows.unmixed()
 
 
 def adder_built(result: Any, adder: Any, *args: Any, **named: Any) -> None:

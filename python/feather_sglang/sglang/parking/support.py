@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from feather_sglang.sglang.compat import installed_version, is_patched
+from feather_sglang.sglang.compat import installed_version
 from feather_sglang.sglang.options import OptionError, Options
 
 SINCE = "0.5.22"
@@ -35,10 +35,13 @@ def check_arguments(options: Options, resolved: Any) -> None:
     ):
         if unfit:
             raise OptionError(f"{name} does not go with {option}: {why}. Leave one of the two out.")
-    if is_patched():
-        raise OptionError(f"{name} needs the plugin's hooks, and a patched SGLang has none. Leave it out.")
-    if _numbers(installed_version()) < _numbers(SINCE):
+    if not is_supported():
         raise OptionError(f"{name} needs SGLang {SINCE} or later, and this is {installed_version()}. Leave it out.")
+
+
+def is_supported() -> bool:
+    """Whether rows can sit out in the installed SGLang at all."""
+    return _numbers(installed_version()) >= _numbers(SINCE)
 
 
 def buffers_of(scheduler: Any) -> list[Any]:
