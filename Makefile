@@ -104,6 +104,7 @@ mutants: ## Faults planted in the index one by one, by cargo-mutants: SHARD=0/8 
 # glibc than that of manylinux2014, whatever this machine has.
 wheel: setup ## Wheel and sdist of both distributions, into dist/: DIST=FOLDER for another
 	@mkdir -p $(DIST)
+	rm -f $(DIST)/feather_sglang*
 	PATH="$(abspath $(BIN)):$$PATH" CARGO_TARGET_DIR="$(abspath $(or $(CARGO_TARGET_DIR),target))" \
 		MATURIN_PEP517_ARGS="--zig --compatibility manylinux2014" \
 		$(BIN)/uv build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .

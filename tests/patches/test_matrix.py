@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from feather_sglang.patch.change import apply_series, revert_series
 from feather_sglang.patch.series import MANIFEST
 from feather_sglang.patch.tree import Tree, state_of
 from feather_sglang.sglang import compat
-from patches import generate
+from patches import generate, matrix
 from tests.patches.conftest import NEWEST, SERIES, WHEELS, contents, small_copy
 from tests.patches.signatures import functions, problems
 
@@ -110,3 +111,27 @@ def test_the_registrys_policy_has_every_method_of_the_native_one(version, tree):
         owner, dot, method = name.partition(".")
         if dot and owner == "FeatherPolicy" and method != "of":
             assert registry[f"ExternalSchedulePolicy.{method}"] == parameters, method
+
+
+def test_the_last_run_with_other_dependencies_is_at_hand_and_was_sound():
+    """`make matrix`, which this does not run."""
+    result = json.loads(matrix.RESULT.read_text())
+    assert result["schema"] == matrix.SCHEMA
+    assert {matrix.DEFAULT} <= result["versions"].keys() <= set(VERSIONS)
+    for version, found in result["versions"].items():
+        assert found["with"]["sglang"] == version
+        assert (found["failed"], found["passed"].keys() >= {"tests/live/test_patched.py"}) == ({}, True)
+
+
+def test_what_failed_is_told_from_what_passed(tmp_path):
+    tests = "import pytest\ndef test_a(): pass\ndef test_b(): assert 1 == 2\ndef test_c(): pytest.skip('why')\n"
+    (tmp_path / "test_some.py").write_text(tests + "@pytest.fixture\ndef x(): 1 / 0\ndef test_d(x): pass\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml", "test_some.py"]
+    subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    found = matrix.outcomes(tmp_path / "report.xml")
+    assert found["passed"] == {"test_some.py": 1}
+    assert found["skipped"] == {"test_some.py::test_c": "why"}
+    assert found["failed"] == {
+        "test_some.py::test_b": "assert 1 == 2",
+        "test_some.py::test_d": 'failed on setup with "ZeroDivisionError: division by zero"',
+    }
