@@ -14,15 +14,17 @@ from typing import Any
 
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from tests.harness.parking import park_at_random
 from tests.harness.prompts import Tokens, interleaved
 from tests.harness.scheduler import Harness
 
+AT_RANDOM = "rows that are parked for no reason"
 SETTINGS: dict[str, dict[str, Any]] = {
     "overlap": {},
     "no overlap, pages of 16": {"overlap": False, "page_size": 16},
     "chunks, mixed": {"chunked_prefill_size": 128, "enable_mixed_chunk": True, "max_running_requests": 12},
     "a pool that is too small": {"max_total_tokens": 1500, "max_running_requests": 16},
-    "rows that are parked": {"options": {"park": "pressure"}, "max_total_tokens": 1500, "max_running_requests": 16},
+    AT_RANDOM: {"options": {"park": "pressure"}, "enable_mixed_chunk": True, "chunked_prefill_size": 128},
     "rows that sit out": {"options": {"decode": "families"}, "enable_mixed_chunk": True, "chunked_prefill_size": 128},
 }
 
@@ -85,6 +87,8 @@ def main() -> None:
         if not support.is_supported() and settings.keys() & {"page_size", "options"}:
             continue  # before 0.5.22: pages of one token on the CPU, and every row decodes
         harness = Harness(model, **settings)
+        if name == AT_RANDOM:
+            park_at_random(harness, seed=3)
         traces[name] = run(harness)
         if not penalties:
             penalties = [penalized(harness, staggered=staggered) for staggered in (True, False)]
