@@ -34,9 +34,9 @@ DISTRIBUTIONS = ("sglang", "torch", "transformers", "flashinfer-python", "feathe
 TESTS = (
     "tests/live/test_patched.py",
     "tests/live/test_entry_points.py",
-    "tests/live/test_ranks.py",
-    "tests/sglang",
+    *(f"tests/sglang/test_{name}.py" for name in ("queue", "barrier", "scenarios", "surprises", "ticks", "previous")),
 )
+"""Servers with and without the plugin, two ranks, one trace on both routes; the rules, and what failed once."""
 
 
 def make(version: str, wheels: Path, folder: Path) -> Path:
