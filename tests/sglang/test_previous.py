@@ -73,8 +73,11 @@ def test_an_option_that_is_no_more_is_refused(launch, tmp_path):
 
 
 def test_a_recording_is_replayed():
+    """Call by call; that the decisions are still the same is not asked of another version."""
     found = replay(PREVIOUS / "recording.jsonl")
-    assert (found.plans, found.admitted, found.differences) == (0, 0, [])
+    lines = (PREVIOUS / "recording.jsonl").read_text().splitlines()
+    assert found.plans == sum(line.startswith('{"plan":') for line in lines) > 0
+    assert found.passes == sum(line.startswith('{"begin":') for line in lines)
 
 
 def test_an_older_recording_is_refused(tmp_path, capsys):
