@@ -21,6 +21,7 @@ from feather_sglang.bench.tie_runs import Counted, live, simulated, start
 from feather_sglang.cli import model
 
 SCHEMA = {"name": "feather bench tie", "version": 1}
+CONTROL_PAIRS = 5
 
 
 def main(argv: list[str]) -> int:
@@ -38,7 +39,7 @@ def main(argv: list[str]) -> int:
     rows = []
     for name, load in loads.items():
         runs: dict[str, list[Counted]] = {policy: [] for policy in POLICIES}
-        for pair in range(options.pairs):
+        for pair in range(max(options.pairs, CONTROL_PAIRS) if name == CONTROL else options.pairs):
             for policy in POLICIES if pair % 2 == 0 else POLICIES[::-1]:
                 runs[policy].append(live(scheduler, policy, load))
         rows += lines(name, runs, {policy: simulated(policy, load, profile) for policy in POLICIES})
@@ -71,7 +72,11 @@ def _parser() -> argparse.ArgumentParser:
         "forward steps, computed prompt tokens, and the ratio of throughput between policies, live / simulated.",
     )
     parser.add_argument(
-        "--pairs", type=int, default=5, metavar="N", help="runs of each policy, alternating (default: %(default)s)"
+        "--pairs",
+        type=int,
+        default=3,
+        metavar="N",
+        help=f"runs of each policy, alternating (default: %(default)s; the negative control: {CONTROL_PAIRS})",
     )
     parser.add_argument("--profile", default="cpu", metavar="NAME", help="as of feather simulate (default: cpu)")
     add_options(parser)
