@@ -80,7 +80,16 @@ mod tests {
             let (path, stream) = index.path(&[], &[&tokens], 8);
             let arrival = Arrival { tokens: 0, sequence: id };
             index
-                .insert(Arriving { id, length: 8, reserve: 0, arrival, leads: true, path, stream: Some(stream) })
+                .insert(Arriving {
+                    id,
+                    length: 8,
+                    reserve: 0,
+                    arrival,
+                    lane: 0,
+                    leads: true,
+                    path,
+                    stream: Some(stream),
+                })
                 .unwrap();
         }
         index
@@ -108,7 +117,7 @@ mod tests {
     #[test]
     fn a_plan_that_was_not_settled_is_taken_back() {
         let mut index = index(3);
-        let budget = Budget { now: 0, kv: 1 << 20, rows: 9, prefill: 1 << 20, chunked: true, idle: true };
+        let budget = Budget { now: 0, kv: 1 << 20, rows: 9, prefill: 1 << 20, chunked: true, idle: true, lane: None };
         assert!(!index.plan(budget).order.is_empty());
         index.follow(&[], &[], &[]);
         assert_eq!((running(&index), index.figures().waiting), (vec![], 3));

@@ -4,7 +4,7 @@ use crate::config::{Config, Error};
 use crate::frontier::{Frontier, Order, RANK_UNIT};
 use crate::hash::{HashKey, Level, Stream};
 use crate::heap::{Heap, NOWHERE};
-use crate::node::{Arrival, Counts, Key, NodeId, ROOT, Slot};
+use crate::node::{Arrival, Counts, Key, LANES, NodeId, ROOT, Slot};
 use crate::request::{Arriving, Request, State};
 use crate::tree::{FastMap, Tree};
 use std::collections::BTreeSet;
@@ -117,7 +117,7 @@ impl Index {
     /// # Errors
     /// [`Error::Duplicate`]; [`Error::Invalid`] if it is empty, or shorter than its path.
     pub fn insert(&mut self, new: Arriving) -> Result<(), Error> {
-        let Arriving { id, length, reserve, arrival, leads, path, stream } = new;
+        let Arriving { id, length, reserve, arrival, lane, leads, path, stream } = new;
         if self.ids.contains_key(&id) {
             return Err(Error::Duplicate(id));
         }
@@ -126,6 +126,9 @@ impl Index {
             return Err(Error::Invalid(format!(
                 "id {id}: length {length}, reserve {reserve}: expected a length of at least 1, and both at most 2^40"
             )));
+        }
+        if lane >= LANES {
+            return Err(Error::Invalid(format!("id {id}: lane {lane}: expected less than {LANES}")));
         }
         if path.len() as u64 * u64::from(self.config.chunk) > length {
             return Err(Error::Invalid(format!(
@@ -141,6 +144,7 @@ impl Index {
             length,
             reserve,
             arrival,
+            lane,
             state: State::Waiting,
             leads,
             computing: false,
@@ -221,6 +225,35 @@ impl Index {
         self.free.push(slot);
         self.shrink_if_empty();
         true
+    }
+
+    /// Another lane for a request; one that runs has it when it comes back. Returns whether it was known.
+    ///
+    /// # Panics
+    /// If there is no such lane (see [`LANES`]).
+    pub fn set_lane(&mut self, id: u64, lane: u8) -> bool {
+        assert!(lane < LANES, "lane {lane}: expected less than {LANES}");
+        let Some(&slot) = self.ids.get(&id) else { return false };
+        let Request { end, queued, .. } = *self.request(slot);
+        if queued {
+            self.set_queued(slot, false);
+        }
+        self.request_mut(slot).lane = lane;
+        if queued {
+            self.set_queued(slot, true);
+            self.tree.refresh_upward(end);
+        }
+        true
+    }
+
+    /// The lane to serve alone, if one is to be: that of the oldest request once it is past the fairness bound, else of
+    /// the next in order; none if nobody waits.
+    #[must_use]
+    pub fn next_lane(&self, now: u64) -> Option<u8> {
+        let (arrival, oldest) = self.ages.first()?;
+        let overdue = now.saturating_sub(arrival.tokens) > self.config.max_wait;
+        let first = if overdue { None } else { self.first_in_order() };
+        Some(self.request(first.unwrap_or(oldest)).lane)
     }
 
     /// The engine dropped its cache.
@@ -312,7 +345,7 @@ impl Index {
     }
 
     pub(crate) fn queue_key(&self, slot: Slot) -> Key {
-        let Request { arrival, length, .. } = *self.request(slot);
+        let Request { arrival, lane, length, .. } = *self.request(slot);
         let rank = match self.config.order {
             Order::Held => arrival.tokens,
             Order::Missing => {
@@ -321,6 +354,6 @@ impl Index {
                 (length * RANK_UNIT).saturating_add(aged)
             }
         };
-        Key { rank, sequence: arrival.sequence }
+        Key::new(lane, rank, arrival.sequence)
     }
 }

@@ -22,16 +22,32 @@ pub struct Arrival {
     pub sequence: u64,
 }
 
-/// Orders waiting requests below one node.
+/// Orders waiting requests below one node: lanes one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
-    /// Tokens scheduled before it arrived under [`crate::Order::Held`], its own (aged) under [`crate::Order::Missing`].
+    /// Of the lane, and below it: tokens scheduled before it arrived under [`crate::Order::Held`], its own (aged) under
+    /// [`crate::Order::Missing`].
     pub rank: u64,
     /// Of its arrival: unique.
     pub sequence: u64,
 }
 
+/// There are fewer than [`LANES`]; ranks within one are less than this.
+pub(crate) const LANE: u64 = 1 << 58;
+/// Lanes there may be.
+pub const LANES: u8 = 64;
+
 impl Key {
+    /// `rank`: within the lane; what is beyond all ranks comes last.
+    pub fn new(lane: u8, rank: u64, sequence: u64) -> Self {
+        Key { rank: u64::from(lane) * LANE + rank.min(LANE - 1), sequence }
+    }
+
+    #[inline]
+    pub fn lane(self) -> u64 {
+        self.rank / LANE
+    }
+
     /// Both in one number: compared without a branch.
     #[inline]
     fn wide(self) -> u128 {
@@ -158,11 +174,26 @@ pub(crate) struct Rank {
 }
 
 /// See [`crate::frontier::Frontier::by_order`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OrderKey {
     /// 0 but under [`crate::Order::Held`].
     most: u64,
     key: Key,
+}
+
+impl Ord for OrderKey {
+    /// The most held is asked for within a lane.
+    #[inline]
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.key.lane(), self.most, self.key).cmp(&(other.key.lane(), other.most, other.key))
+    }
+}
+
+impl PartialOrd for OrderKey {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl OrderKey {

@@ -10,6 +10,7 @@ use crate::index::Index;
 use crate::node::{Counts, NodeId, ROOT, Slot};
 use crate::request::Request;
 use crate::standing::Standing;
+use std::cmp::Ordering;
 
 /// Requests that do not fit are looked at so often in one pass; the next pass goes on where this one ended.
 pub const LOOKS: u32 = 64;
@@ -31,6 +32,8 @@ pub struct Budget {
     pub chunked: bool,
     /// Nothing decodes and nothing is in flight: somebody must be named.
     pub idle: bool,
+    /// Only requests of this lane are named, unless somebody must be; all if none.
+    pub lane: Option<u8>,
 }
 
 /// A request named for admission, with its effect on the batch as formed before it.
@@ -146,7 +149,7 @@ impl Index {
         let mut left = Left { kv, rows, prefill, skipped: 0, kept, alone, tip };
         let waiting = self.tree.node(ROOT).counts.waiting as usize;
         let mut order = Vec::with_capacity(waiting.min(rows as usize));
-        let mut overdue = 0;
+        let (mut overdue, mut passed) = (0, vec![]);
         let end = loop {
             if left.rows == 0 {
                 break End::Rows;
@@ -177,16 +180,25 @@ impl Index {
                     let Some(first) = self.first_in_order() else {
                         break End::Nobody;
                     };
+                    match budget.lane.map(|lane| self.request(first).lane.cmp(&lane)) {
+                        Some(Ordering::Greater) => break End::Nobody,
+                        Some(Ordering::Less) => {
+                            self.set_aside(first);
+                            passed.push(first);
+                            continue;
+                        }
+                        _ => {}
+                    }
                     let standing = self.leader_for(self.standing(first));
                     if self.is_held(&standing) {
                         // By itself: longer ones below the same chunks go on.
                         left.alone.rows += 1;
                         left.alone.kv += standing.unheld + standing.reserve;
-                        self.set_aside(&standing);
+                        self.set_aside(standing.slot);
                         continue;
                     }
                     if !Index::fits(&standing, left.kv.saturating_sub(kept_kv)) || self.was_refused(standing.slot) {
-                        self.set_aside(&standing);
+                        self.set_aside(standing.slot);
                         left.skipped += 1;
                         if left.skipped >= LOOKS && !idle {
                             self.looked_enough = true;
@@ -213,6 +225,11 @@ impl Index {
                 left.kept = self.kept_for_all();
             }
         }
+        for slot in passed {
+            if self.aside.remove(&slot) {
+                self.offer(slot);
+            }
+        }
         let kept = left.kept().0.min(u64::from(left.rows)) as u32;
         Plan { order, held: self.held() + left.alone.rows, kept, skipped: left.skipped, overdue, end }
     }
@@ -237,16 +254,20 @@ impl Index {
         !budget.chunked && standing.uncomputed.div_ceil(page) * page >= left.prefill
     }
 
-    fn set_aside(&mut self, standing: &Standing) {
-        self.set_queued(standing.slot, false);
-        self.tree.refresh_upward(standing.end);
-        self.aside.insert(standing.slot);
+    fn set_aside(&mut self, slot: Slot) {
+        self.set_queued(slot, false);
+        self.tree.refresh_upward(self.request(slot).end);
+        self.aside.insert(slot);
+    }
+
+    fn offer(&mut self, slot: Slot) {
+        self.set_queued(slot, true);
+        self.tree.refresh_upward(self.request(slot).end);
     }
 
     fn offer_all(&mut self) {
         for slot in std::mem::take(&mut self.aside) {
-            self.set_queued(slot, true);
-            self.tree.refresh_upward(self.request(slot).end);
+            self.offer(slot);
         }
     }
 

@@ -29,6 +29,10 @@ pub trait Planner {
     fn forget(&mut self);
     /// See [`crate::Index::set_max_wait`].
     fn set_max_wait(&mut self, tokens: u64);
+    /// See [`crate::Index::set_lane`].
+    fn set_lane(&mut self, id: u64, lane: u8) -> bool;
+    /// See [`crate::Index::next_lane`].
+    fn next_lane(&self, now: u64) -> Option<u8>;
     /// See [`crate::Index::plan`].
     fn plan(&mut self, budget: Budget) -> Plan;
     /// See [`crate::Index::undo`].
@@ -78,6 +82,14 @@ impl Planner for crate::Index {
 
     fn set_max_wait(&mut self, tokens: u64) {
         self.set_max_wait(tokens);
+    }
+
+    fn set_lane(&mut self, id: u64, lane: u8) -> bool {
+        self.set_lane(id, lane)
+    }
+
+    fn next_lane(&self, now: u64) -> Option<u8> {
+        self.next_lane(now)
     }
 
     fn plan(&mut self, budget: Budget) -> Plan {

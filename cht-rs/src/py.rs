@@ -1,7 +1,7 @@
 //! The extension module `feather_sglang._cht`: a thin binding, nothing is decided here.
 
 use crate::buffer::contents;
-use crate::{Arrival, Arriving, Budget, Config, Error, Index, Order, Row};
+use crate::{Arrival, Arriving, Budget, Config, Error, Index, LANES, Order, Outputs, Row};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -111,7 +111,7 @@ impl PyIndex {
         Ok(PyIndex { index: Index::new(config)? })
     }
 
-    #[pyo3(signature = (id, segments, *, length, arrival, reserve=0, namespace=vec![], shareable=None, leads=true))]
+    #[pyo3(signature = (id, segments, *, length, arrival, reserve=0, namespace=vec![], shareable=None, leads=true, lane=0))]
     #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
     fn insert(
         &mut self,
@@ -124,6 +124,7 @@ impl PyIndex {
         namespace: Vec<Option<String>>,
         shareable: Option<u64>,
         leads: bool,
+        lane: u8,
     ) -> PyResult<()> {
         let tokens = segments.iter().map(|s| Integers::of("tokens", s)).collect::<PyResult<Vec<_>>>()?;
         let segments: Vec<&[i64]> = tokens.iter().map(|tokens| tokens.as_slice(py)).collect();
@@ -135,10 +136,10 @@ impl PyIndex {
         let (path, stream) = self.index.path(&space, &segments, shareable.unwrap_or(length));
         let stream = shareable.is_none_or(|shareable| shareable >= length).then_some(stream);
         let arrival = Arrival { tokens: arrival.0, sequence: arrival.1 };
-        Ok(self.index.insert(Arriving { id, length, reserve, arrival, leads, path, stream })?)
+        Ok(self.index.insert(Arriving { id, length, reserve, arrival, lane, leads, path, stream })?)
     }
 
-    #[pyo3(signature = (id, levels, *, level_tokens, length, arrival, reserve=0, namespace=vec![], leads=true))]
+    #[pyo3(signature = (id, levels, *, level_tokens, length, arrival, reserve=0, namespace=vec![], leads=true, lane=0))]
     #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
     fn insert_levels(
         &mut self,
@@ -150,6 +151,7 @@ impl PyIndex {
         reserve: u64,
         namespace: Vec<Option<String>>,
         leads: bool,
+        lane: u8,
     ) -> PyResult<()> {
         if level_tokens != self.index.config.chunk {
             return Err(PyValueError::new_err(format!(
@@ -164,7 +166,7 @@ impl PyIndex {
             self.index.hash_key().absorb_level(&mut stream, level, &mut path);
         }
         let arrival = Arrival { tokens: arrival.0, sequence: arrival.1 };
-        Ok(self.index.insert(Arriving { id, length, reserve, arrival, leads, path, stream: None })?)
+        Ok(self.index.insert(Arriving { id, length, reserve, arrival, lane, leads, path, stream: None })?)
     }
 
     fn begin(&mut self) {
@@ -219,7 +221,19 @@ impl PyIndex {
         self.index.set_max_wait(tokens);
     }
 
-    #[pyo3(signature = (*, now, kv_tokens, rows, prefill_tokens, idle, chunked=true))]
+    fn set_lane(&mut self, id: u64, lane: u8) -> PyResult<bool> {
+        if lane >= LANES {
+            return Err(PyValueError::new_err(format!("lane {lane}: expected less than {LANES}")));
+        }
+        Ok(self.index.set_lane(id, lane))
+    }
+
+    fn next_lane(&self, now: u64) -> Option<u8> {
+        self.index.next_lane(now)
+    }
+
+    #[pyo3(signature = (*, now, kv_tokens, rows, prefill_tokens, idle, chunked=true, lane=None))]
+    #[allow(clippy::too_many_arguments)] // keyword-only in Python
     fn plan(
         &mut self,
         now: u64,
@@ -228,8 +242,9 @@ impl PyIndex {
         prefill_tokens: u64,
         idle: bool,
         chunked: bool,
+        lane: Option<u8>,
     ) -> (Vec<CandidateTuple>, u64, u32, u32, usize, &'static str) {
-        let plan = self.index.plan(Budget { now, kv: kv_tokens, rows, prefill: prefill_tokens, chunked, idle });
+        let plan = self.index.plan(Budget { now, kv: kv_tokens, rows, prefill: prefill_tokens, chunked, idle, lane });
         let order = plan
             .order
             .iter()
@@ -304,6 +319,29 @@ impl PyIndex {
     }
 }
 
+#[pyclass(name = "Outputs", module = "feather_sglang._cht")]
+#[derive(Default)]
+struct PyOutputs {
+    outputs: Outputs,
+}
+
+#[pymethods]
+impl PyOutputs {
+    #[new]
+    fn new() -> Self {
+        PyOutputs::default()
+    }
+
+    fn learn(&mut self, index: &PyIndex, id: u64, tokens: u32) {
+        self.outputs.learn(&index.index, id, tokens);
+    }
+
+    #[allow(clippy::needless_pass_by_value)]
+    fn predict(&self, index: &PyIndex, ids: Vec<u64>) -> Vec<Option<u32>> {
+        ids.iter().map(|&id| self.outputs.predict(&index.index, id)).collect()
+    }
+}
+
 fn levels_argument(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     levels("levels", object)
 }
@@ -323,6 +361,7 @@ fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 #[pymodule]
 fn _cht(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyIndex>()?;
+    module.add_class::<PyOutputs>()?;
     module.add_function(wrap_pyfunction!(build_info, module)?)?;
     Ok(())
 }

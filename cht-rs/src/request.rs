@@ -14,6 +14,8 @@ pub struct Arriving {
     pub reserve: u64,
     /// Kept when the request comes back after a retraction.
     pub arrival: Arrival,
+    /// Less than [`crate::LANES`]: lanes are served one after the other, but for the fairness bound.
+    pub lane: u8,
     /// Whether its KV will be published for others.
     pub leads: bool,
     /// Cumulative hashes of its whole shareable chunks.
@@ -36,6 +38,7 @@ pub(crate) struct Request {
     pub length: u64,
     pub reserve: u64,
     pub arrival: Arrival,
+    pub lane: u8,
     pub state: State,
     pub leads: bool,
     /// It counts in `Counts::leading` along its path.

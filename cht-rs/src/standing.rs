@@ -49,7 +49,8 @@ impl Index {
         }
     }
 
-    /// Among those that need the same first uncomputed chunk: the one whose path is shared deepest.
+    /// Among those that need the same first uncomputed chunk: the one whose path is shared deepest, if it is in the same
+    /// lane.
     pub(crate) fn leader_for(&self, follower: Standing) -> Standing {
         let Standing { slot, end, published, .. } = follower;
         if published == end || !self.request(slot).leads {
@@ -60,7 +61,9 @@ impl Index {
             return follower;
         }
         match self.tree.node(first).lead() {
-            Some((_, leader)) if leader != slot => self.standing(leader),
+            Some((_, leader)) if leader != slot && self.request(leader).lane == self.request(slot).lane => {
+                self.standing(leader)
+            }
             _ => follower,
         }
     }

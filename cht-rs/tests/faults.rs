@@ -33,11 +33,13 @@ enum Fault {
     IgnoresUnplannedRows,
     FinishesBeforeTheyAreTold,
     OrdersRowsBackwards,
+    KeepsTheFirstLane,
+    PlansInEveryLane,
 }
 
 use Fault::*;
 
-const FAULTS: [Fault; 21] = [
+const FAULTS: [Fault; 23] = [
     AgesAnew,
     LeadsAlthoughTold,
     ForgetsTheReserve,
@@ -59,6 +61,8 @@ const FAULTS: [Fault; 21] = [
     IgnoresUnplannedRows,
     FinishesBeforeTheyAreTold,
     OrdersRowsBackwards,
+    KeepsTheFirstLane,
+    PlansInEveryLane,
 ];
 
 struct Faulty {
@@ -142,7 +146,16 @@ impl Planner for Faulty {
         }
     }
 
+    fn set_lane(&mut self, id: u64, lane: u8) -> bool {
+        self.has(KeepsTheFirstLane) && self.index.contains(id) || self.index.set_lane(id, lane)
+    }
+
+    fn next_lane(&self, now: u64) -> Option<u8> {
+        self.index.next_lane(now)
+    }
+
     fn plan(&mut self, mut budget: Budget) -> Plan {
+        budget.lane = budget.lane.filter(|_| !self.has(PlansInEveryLane));
         budget.kv += u64::from(self.has(SeesOneTokenMoreRoom));
         budget.rows += u32::from(self.has(SeesOneRowMore));
         let plan = self.index.plan(budget);

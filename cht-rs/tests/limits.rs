@@ -40,7 +40,8 @@ fn chain(nodes: u64) -> Small {
     // From the deepest up, so that each insertion splits off one node below the root.
     for depth in (1..=nodes).rev() {
         let (path, arrival) = (path[..depth as usize].to_vec(), Arrival { tokens: 0, sequence: depth });
-        let new = Arriving { id: depth, length: depth + 1, reserve: 0, arrival, leads: true, path, stream: None };
+        let new =
+            Arriving { id: depth, length: depth + 1, reserve: 0, arrival, lane: 0, leads: true, path, stream: None };
         small.index.insert(new).unwrap();
     }
     assert_eq!(small.index.nodes(), nodes + 1);

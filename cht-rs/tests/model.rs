@@ -61,6 +61,13 @@ proptest! {
     }
 
     #[test]
+    fn lanes(ops in ops(), missing: bool) {
+        let mut setup = Setup::new(if missing { Order::Missing } else { Order::Held });
+        setup.lanes = 3;
+        holds(sequence::run(setup, ops))?;
+    }
+
+    #[test]
     fn any_configuration(ops in ops(), seed: u64) {
         holds(sequence::run(Setup::from_seed(seed), ops))?;
     }

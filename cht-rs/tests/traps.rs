@@ -95,7 +95,7 @@ fn output_grows_in_place_only_where_nobody_else_is() {
         let (path, stream) = small.index.path(&[], &[&tokens], u64::MAX);
         let arrival = cht::Arrival { tokens: 0, sequence: id };
         let (length, leads, stream) = (16, true, Some(stream));
-        small.index.insert(cht::Arriving { id, length, reserve: 0, arrival, leads, path, stream }).unwrap();
+        small.index.insert(cht::Arriving { id, length, reserve: 0, arrival, lane: 0, leads, path, stream }).unwrap();
     };
     add(&mut small, 1);
     small.run(1);
@@ -140,7 +140,7 @@ fn the_last_token_is_computed_again_and_nothing_is_forgotten() {
     let path = levels(1, 2);
     for id in [1, 2] {
         let (path, arrival) = (path.clone(), cht::Arrival { tokens: 0, sequence: id });
-        let new = cht::Arriving { id, length: 8, reserve: 0, arrival, leads: true, path, stream: None };
+        let new = cht::Arriving { id, length: 8, reserve: 0, arrival, lane: 0, leads: true, path, stream: None };
         small.index.insert(new).unwrap();
         small.index.begin();
         assert_eq!(small.ids(PLENTY), [id]);
@@ -160,7 +160,7 @@ fn who_runs_and_since_when_the_oldest_waits() {
     assert_eq!(small.index.oldest(), None);
     for (id, tokens) in [(1, 70), (2, 50), (3, 60)] {
         let (path, arrival) = (levels(id, 4), cht::Arrival { tokens, sequence: id });
-        let new = cht::Arriving { id, length: 5, reserve: 0, arrival, leads: true, path, stream: None };
+        let new = cht::Arriving { id, length: 5, reserve: 0, arrival, lane: 0, leads: true, path, stream: None };
         small.index.insert(new).unwrap();
     }
     assert_eq!(small.index.oldest(), Some(50));
@@ -259,7 +259,7 @@ fn a_request_that_makes_no_sense_is_refused() {
     setup.config.chunk = 4;
     let (mut small, most) = (Small { index: setup.index(), ..held() }, 1 << 40);
     let (arrival, path) = (cht::Arrival { tokens: 0, sequence: 1 }, levels(1, 4));
-    let good = cht::Arriving { id: 1, length: most, reserve: most, arrival, leads: true, path, stream: None };
+    let good = cht::Arriving { id: 1, length: most, reserve: most, arrival, lane: 0, leads: true, path, stream: None };
     for (length, reserve, says) in [
         (0, 0, "length 0"),
         (most + 1, 0, "at most 2^40"),

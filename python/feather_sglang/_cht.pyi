@@ -8,7 +8,7 @@ integers a TypeError.
 from collections.abc import Sequence
 from typing import Any, final
 
-__all__ = ["Index", "build_info"]
+__all__ = ["Index", "Outputs", "build_info"]
 
 @final
 class Index:
@@ -35,6 +35,7 @@ class Index:
         namespace: Sequence[str | None] = ...,
         shareable: int | None = None,
         leads: bool = True,
+        lane: int = 0,
     ) -> None:
         """A request enters the waiting queue; ``segments`` hold its tokens (array('q'), NumPy int64, lists of int)."""
 
@@ -49,6 +50,7 @@ class Index:
         reserve: int = 0,
         namespace: Sequence[str | None] = ...,
         leads: bool = True,
+        lane: int = 0,
     ) -> None:
         """The same with ready-made cumulative hashes of ``level_tokens`` tokens each: the chunk size of the index."""
 
@@ -79,8 +81,22 @@ class Index:
     def set_max_wait(self, tokens: int) -> None:
         """Another ``max_wait_tokens``, from the next plan on."""
 
+    def set_lane(self, id: int, lane: int) -> bool:
+        """Another lane (0 to 63; lower ones are served first) for a request. False: it was not known."""
+
+    def next_lane(self, now: int) -> int | None:
+        """The lane to serve alone: the oldest request's once that is past ``max_wait_tokens``, else the next one's."""
+
     def plan(
-        self, *, now: int, kv_tokens: int, rows: int, prefill_tokens: int, idle: bool, chunked: bool = True
+        self,
+        *,
+        now: int,
+        kv_tokens: int,
+        rows: int,
+        prefill_tokens: int,
+        idle: bool,
+        chunked: bool = True,
+        lane: int | None = None,
     ) -> tuple[list[tuple[int, int, int, int, int, int, int]], int, int, int, int, str]:
         """``(candidates, held, kept, skipped, overdue, end)``; see ``feather_sglang.core.interface.Candidate``."""
 
@@ -113,6 +129,17 @@ class Index:
     def stats(self) -> dict[str, Any]: ...
     def check_integrity(self) -> None:
         """Raises RuntimeError with the first invariant that does not hold."""
+
+@final
+class Outputs:
+    """Output lengths of prefix families: a bounded table beside an index, which outlives its requests."""
+
+    def __new__(cls) -> Outputs: ...
+    def learn(self, index: Index, id: int, tokens: int) -> None:
+        """A request finished with so many output tokens; told before it leaves the index."""
+
+    def predict(self, index: Index, ids: Sequence[int]) -> list[int | None]:
+        """For each request the median output of its deepest known family; None: none is known."""
 
 def build_info() -> dict[str, str]:
     """``version``, ``profile`` ("release" or "debug"), ``target`` and ``hash`` (the path that hashing takes)."""

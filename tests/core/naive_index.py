@@ -16,6 +16,7 @@ class Held:
     length: int
     arrival: tuple
     leads: bool
+    lane: int = 0
     waits: bool = True
     aside: bool = False
     published: int = 0
@@ -42,10 +43,13 @@ class NaiveIndex:
         self.tentative = []
         self.passes = 0
 
-    def insert(self, id, tokens, *, arrival, namespace, shareable, leads):
+    def insert(self, id, tokens, *, arrival, namespace, shareable, leads, lane):
         whole = min(shareable, len(tokens)) // self.chunk
         chunks = [(namespace, tuple(tokens[i * self.chunk : (i + 1) * self.chunk])) for i in range(whole)]
-        self.requests[id] = Held(id, chunks, len(tokens), arrival, leads)
+        self.requests[id] = Held(id, chunks, len(tokens), arrival, leads, lane)
+
+    def set_lane(self, id, lane):
+        self.requests[id].lane = lane
 
     def begin(self):
         self.passes += 1
@@ -167,15 +171,15 @@ class NaiveIndex:
             return None
         active = {request.id: self._active(request) for request in offered}
         if self.order == "missing":
-            return min(offered, key=lambda r: (r.length - active[r.id] * self.chunk, r.arrival[1]))
+            return min(offered, key=lambda r: (r.lane, r.length - active[r.id] * self.chunk, r.arrival[1]))
 
         def most_held(request):
             held = active[request.id]
             being_computed = self._pending(request) + self._published(request) > held and self._pending(request)
             rows = 0 if being_computed else sum(common(request.chunks, row.shown) >= held for row in self._rows())
-            return -held, -rows, request.arrival
+            return request.lane, -held, -rows, request.arrival
 
-        best, oldest = min(offered, key=most_held), min(offered, key=lambda r: r.arrival)
+        best, oldest = min(offered, key=most_held), min(offered, key=lambda r: (r.lane, r.arrival))
         more = (active[best.id] - active[oldest.id]) * self.chunk
         return best if more >= self.barrier_min else oldest
 
@@ -189,9 +193,10 @@ class NaiveIndex:
         def key(member):
             shared = max((common(member.chunks, o.chunks) for o in family if o is not member), default=0)
             tokens, sequence = member.arrival
-            return -shared, member.length if self.order == "missing" else tokens, sequence
+            return -shared, member.lane, member.length if self.order == "missing" else tokens, sequence
 
-        return min(family, key=key)
+        leader = min(family, key=key)
+        return leader if leader.lane == request.lane else request
 
     def _name(self, request):
         published = self._published(request)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from feather_sglang.core.gates import make_guarded
+from feather_sglang.core.gates import gate_of
 from feather_sglang.core.gates.fixed import Fixed
 from feather_sglang.core.gates.guard import Guard
 from feather_sglang.core.interface import Candidate, Step, View
+from feather_sglang.core.settings import Settings
 
 VIEW = View([1], [0], 0, 0, 0, 1, 0)
 ANYBODY = [Candidate(1, 1, 1, 1, 1, 1, 0)]
@@ -100,6 +101,6 @@ def test_prefill_counts_in_full_however_short_the_decode_steps_are():
 
 
 def test_gates_that_learn_are_guarded():
-    assert isinstance(make_guarded("model"), Guard)
-    assert make_guarded("model").name == "model"
-    assert not isinstance(make_guarded("static"), Guard)
+    assert isinstance(gate_of(Settings(gate="model")), Guard)
+    assert gate_of(Settings(gate="model")).name == "model"
+    assert not isinstance(gate_of(Settings(gate="static")), Guard)

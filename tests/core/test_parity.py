@@ -20,8 +20,9 @@ NAMESPACES = ((), (None,), ("",), ("a", "bc"), ("ab", "c"))
 class Trace:
     """Random operations on both, from one seed."""
 
-    def __init__(self, seed, order, barrier_min):
+    def __init__(self, seed, order, barrier_min, lanes):
         self.random = random.Random(seed)
+        self.lanes = range(lanes)
         self.index = Index(
             chunk_size=CHUNK,
             page_size=1,
@@ -50,6 +51,7 @@ class Trace:
             "namespace": draw.choice(NAMESPACES) if draw.random() < 0.2 else (),
             "shareable": draw.choice((len(prompt), len(prompt), len(prompt), 6)),
             "leads": draw.random() < 0.9,
+            "lane": draw.choice(self.lanes),
         }
         self.model.insert(id, prompt, **fields)
         cut = draw.randrange(len(prompt) + 1)
@@ -88,6 +90,12 @@ class Trace:
                 each.leave(id, whole)
             assert id not in self.index
 
+    def change_lane(self):
+        if self.model.requests:
+            id, lane = self.random.choice(sorted(self.model.requests)), self.random.choice(self.lanes)
+            for each in (self.index, self.model):
+                each.set_lane(id, lane)
+
     def forget(self):
         for each in (self.index, self.model):
             each.forget()
@@ -105,10 +113,11 @@ class Trace:
 
 @pytest.mark.parametrize("order", ["held", "missing"])
 @pytest.mark.parametrize("barrier_min", [4, 12, 1000])
-def test_the_same_trace_gives_the_same_answers(order, barrier_min):
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_the_same_trace_gives_the_same_answers(order, barrier_min, lanes):
     for seed in range(12):
-        trace = Trace(seed, order, barrier_min)
-        steps = [trace.arrive, trace.plan, trace.publish, trace.leave, trace.forget]
-        for step in trace.random.choices(steps, weights=(8, 5, 5, 4, 1), k=150):
+        trace = Trace(seed, order, barrier_min, lanes)
+        steps = [trace.arrive, trace.plan, trace.publish, trace.leave, trace.change_lane, trace.forget]
+        for step in trace.random.choices(steps, weights=(8, 5, 5, 4, lanes - 1, 1), k=150):
             step()
             trace.compare()

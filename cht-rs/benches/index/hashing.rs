@@ -22,7 +22,8 @@ pub fn insert(c: &mut Criterion) {
             b.iter(|| {
                 let (path, stream) = index.path(&[], &[prompt], u64::MAX);
                 let (id, arrival) = (1 << 31, Arrival { tokens: 0, sequence: 1 << 31 });
-                let new = Arriving { id, length, reserve: 128, arrival, leads: true, path, stream: Some(stream) };
+                let new =
+                    Arriving { id, length, reserve: 128, arrival, lane: 0, leads: true, path, stream: Some(stream) };
                 index.insert(new).expect("new");
                 index.leave(id, false);
             });

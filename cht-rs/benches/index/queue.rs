@@ -3,7 +3,8 @@
 use cht::{Arrival, Arriving, Budget, Config, Index, Order};
 
 /// A budget that refuses nobody, and names a hundred.
-pub const HUNDRED: Budget = Budget { now: 0, kv: 1 << 40, rows: 100, prefill: 1 << 40, chunked: true, idle: false };
+pub const HUNDRED: Budget =
+    Budget { now: 0, kv: 1 << 40, rows: 100, prefill: 1 << 40, chunked: true, idle: false, lane: None };
 
 pub fn index(order: Order) -> Index {
     Index::new(Config {
@@ -34,7 +35,7 @@ pub fn path(seed: u64, chunks: u64) -> Vec<u64> {
 /// A request with a ready-made path and 5 tokens more.
 pub fn request(id: u64, path: Vec<u64>) -> Arriving {
     let arrival = Arrival { tokens: 0, sequence: id };
-    Arriving { id, length: path.len() as u64 * 64 + 5, reserve: 128, arrival, leads: true, path, stream: None }
+    Arriving { id, length: path.len() as u64 * 64 + 5, reserve: 128, arrival, lane: 0, leads: true, path, stream: None }
 }
 
 /// Makes a waiting request a row that has published all of its path.

@@ -8,7 +8,7 @@ use crate::{Arriving, Budget, Config, Index, Order};
 fn send(index: &mut Index, id: u64, parts: &[(u64, u64)], reserve: u64) {
     let path: Vec<u64> = parts.iter().flat_map(|&(name, n)| (0..n).map(move |i| name << 32 | i)).collect();
     let (length, arrival) = (path.len() as u64 + 1, Arrival { tokens: 0, sequence: id });
-    let new = Arriving { id, length, reserve, arrival, leads: true, path, stream: None };
+    let new = Arriving { id, length, reserve, arrival, lane: 0, leads: true, path, stream: None };
     index.insert(new).expect("new");
 }
 
@@ -29,7 +29,7 @@ fn index() -> Index {
     index.activate(8).expect("waits");
     send(&mut index, 7, &[(7, 2)], 1 << 30);
     send(&mut index, 9, &[(9, 1)], 0);
-    index.plan(Budget { now: 0, kv: 1 << 20, rows: 5, prefill: 100, chunked: true, idle: false });
+    index.plan(Budget { now: 0, kv: 1 << 20, rows: 5, prefill: 100, chunked: true, idle: false, lane: None });
     index.undo(1);
     send(&mut index, 3, &[(3, 4), (4, 2)], 0);
     send(&mut index, 4, &[(3, 4), (6, 2)], 0);

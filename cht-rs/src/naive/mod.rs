@@ -294,6 +294,20 @@ impl Planner for Naive {
         self.config.max_wait = tokens;
     }
 
+    fn set_lane(&mut self, id: u64, lane: u8) -> bool {
+        let Some(at) = self.find(id) else { return false };
+        self.requests[at].given.lane = lane;
+        true
+    }
+
+    fn next_lane(&self, now: u64) -> Option<u8> {
+        let waiting = self.requests.iter().filter(|r| r.waits());
+        let oldest = waiting.min_by_key(|r| r.given.arrival)?;
+        let overdue = now.saturating_sub(oldest.given.arrival.tokens) > self.config.max_wait;
+        let first = if overdue { None } else { self.first_in_order() };
+        Some(first.map_or(oldest, |at| &self.requests[at]).given.lane)
+    }
+
     fn plan(&mut self, budget: Budget) -> Plan {
         self.undo(0);
         self.form(budget)

@@ -16,7 +16,7 @@ impl Naive {
         self.looked_enough = false;
         self.now = self.now.max(budget.now);
         let (mut kv, mut rows, mut prefill) = (budget.kv, budget.rows, budget.prefill);
-        let (mut alone, mut skipped, mut order, mut overdue) = ((0, 0), 0, vec![], 0);
+        let (mut alone, mut skipped, mut order, mut overdue, mut passed) = ((0, 0), 0, vec![], 0, vec![]);
         let end = loop {
             if rows == 0 {
                 break End::Rows;
@@ -39,6 +39,14 @@ impl Naive {
                     let Some(first) = self.first_in_order() else {
                         break End::Nobody;
                     };
+                    if budget.lane.is_some_and(|lane| self.requests[first].given.lane > lane) {
+                        break End::Nobody;
+                    }
+                    if budget.lane.is_some_and(|lane| self.requests[first].given.lane < lane) {
+                        self.requests[first].set_aside = true;
+                        passed.push(first);
+                        continue;
+                    }
                     let at = self.leader_for(first);
                     let request = &self.requests[at];
                     if self.is_held(request) {
@@ -75,14 +83,16 @@ impl Naive {
                 order.push(self.name(at, &mut kv, &mut rows, &mut prefill));
             }
         }
+        passed.into_iter().for_each(|at| self.requests[at].set_aside = false);
         let kept = self.kept(alone).0.min(rows);
         Plan { order, held: self.figures().held + alone.0, kept, skipped, overdue, end }
     }
 
     /// Where a request stands in the order; smaller is earlier.
-    fn key(&self, request: &Request) -> (u64, u64, (u64, u64)) {
+    fn key(&self, request: &Request) -> (u8, u64, u64, (u64, u64)) {
         let path = request.path();
         let held = self.active(path);
+        let (lane, rank) = self.rank(request);
         match self.config.order {
             Order::Held => {
                 let rows = if self.computing(path) > held {
@@ -90,17 +100,14 @@ impl Naive {
                 } else {
                     self.rows().filter(|row| common(path, row.held_path()) >= held).count()
                 };
-                (u64::MAX - held as u64, u64::MAX - rows as u64, self.rank(request))
+                (lane, u64::MAX - held as u64, u64::MAX - rows as u64, rank)
             }
-            Order::Missing => {
-                let (rank, sequence) = self.rank(request);
-                (0, 0, (rank - held as u64 * self.chunk() * 65_536, sequence))
-            }
+            Order::Missing => (lane, 0, 0, (rank.0 - held as u64 * self.chunk() * 65_536, rank.1)),
         }
     }
 
-    /// The order of requests that hold the same.
-    fn rank(&self, request: &Request) -> (u64, u64) {
+    /// The order of requests that hold the same: lanes one after the other.
+    fn rank(&self, request: &Request) -> (u8, (u64, u64)) {
         let Arrival { tokens, sequence } = request.given.arrival;
         let rank = match self.config.order {
             Order::Held => tokens,
@@ -109,7 +116,7 @@ impl Naive {
                 (request.given.length * 65_536).saturating_add(aged)
             }
         };
-        (rank, sequence)
+        (request.given.lane, (rank.min((1 << 58) - 1), sequence))
     }
 
     pub(super) fn first_in_order(&self) -> Option<usize> {
@@ -121,7 +128,7 @@ impl Naive {
         if self.config.order == Order::Missing {
             return Some(best);
         }
-        let oldest = offered().min_by_key(|&i| self.requests[i].given.arrival)?;
+        let oldest = offered().min_by_key(|&i| (self.requests[i].given.lane, self.requests[i].given.arrival))?;
         let held = |i: usize| self.active(self.requests[i].path()) as u64 * self.chunk();
         let clearly_more = held(best) >= held(oldest) + u64::from(self.config.barrier_min);
         Some(if clearly_more { best } else { oldest })
@@ -140,7 +147,8 @@ impl Naive {
             others.map(|&j| common(self.requests[i].path(), self.requests[j].path())).max().unwrap_or(0)
         };
         let order = |i: usize| (Reverse(shares(i)), self.rank(&self.requests[i]));
-        family.iter().copied().min_by_key(|&i| order(i)).unwrap_or(at)
+        let leader = family.iter().copied().min_by_key(|&i| order(i));
+        leader.filter(|&i| self.requests[i].given.lane == request.given.lane).unwrap_or(at)
     }
 
     fn is_held(&self, request: &Request) -> bool {
@@ -204,7 +212,9 @@ impl Naive {
 
     /// `Some(None)`: room is kept for the oldest.
     fn overdue(&self, budget: &Budget, kv: u64, first: bool) -> Option<Option<usize>> {
-        let mut waiting: Vec<usize> = (0..self.requests.len()).filter(|&i| self.requests[i].waits()).collect();
+        let in_lane = |r: &Request| budget.lane.is_none_or(|lane| r.given.lane == lane);
+        let waits = |&i: &usize| self.requests[i].waits() && in_lane(&self.requests[i]);
+        let mut waiting: Vec<usize> = (0..self.requests.len()).filter(waits).collect();
         waiting.sort_by_key(|&i| self.requests[i].given.arrival);
         for at in waiting.into_iter().take(LOOKS as usize) {
             let request = &self.requests[at];

@@ -40,6 +40,7 @@ pub struct Alive {
     pub tokens: Vec<i64>,
     pub arrival: Arrival,
     space: u8,
+    lane: u8,
 }
 
 pub struct Driver<S> {
@@ -54,6 +55,7 @@ pub struct Driver<S> {
     goes_on: bool,
     config: Config,
     key: HashKey,
+    lanes: u8,
     next: u64,
     now: u64,
 }
@@ -82,6 +84,7 @@ impl<S: Subject> Driver<S> {
             goes_on: false,
             config,
             key,
+            lanes: setup.lanes,
             next: 0,
             now: 0,
         }
@@ -144,6 +147,12 @@ impl<S: Subject> Driver<S> {
                 self.model.set_max_wait(tokens);
                 Ok(())
             }
+            Op::Lane { who, lane } => {
+                let Some((id, _)) = self.pick(who) else { return Ok(()) };
+                let lane = lane % self.lanes;
+                self.request_mut(id).lane = lane;
+                same("lane", self.subject.set_lane(id, lane), self.model.set_lane(id, lane))
+            }
             Op::Nonsense { who } => self.nonsense(who),
         }
     }
@@ -155,7 +164,7 @@ impl<S: Subject> Driver<S> {
         let (path, stream) = self.key.path(namespace, self.config.chunk as usize, &[head, tail], shareable);
         let length = request.tokens.len() as u64;
         let stream = (shareable >= length).then_some(stream);
-        Arriving { id: request.id, length, reserve, arrival: request.arrival, leads, path, stream }
+        Arriving { id: request.id, length, reserve, arrival: request.arrival, lane: request.lane, leads, path, stream }
     }
 
     fn insert(&mut self, new: Arriving) -> Result<(), Violation> {
@@ -180,7 +189,8 @@ impl<S: Subject> Driver<S> {
         // Unique, but not monotone in the order of insertion.
         let late = u64::from(flags >> 5) * 40;
         let arrival = Arrival { tokens: self.now.saturating_sub(late), sequence: self.next };
-        let request = Alive { id: self.next, tokens, arrival, space: flags >> 2 & 3 };
+        let request =
+            Alive { id: self.next, tokens, arrival, space: flags >> 2 & 3, lane: (reserve >> 4) % self.lanes };
         let shareable = if flags & 0x10 == 0 { u64::MAX } else { u64::from(keep) % 20 };
         let new = self.arriving(&request, u64::from(reserve % 16), flags & 0x60 != 0, shareable);
         self.insert(new)?;
@@ -196,7 +206,8 @@ impl<S: Subject> Driver<S> {
         let idle = flags >> 8 & 7 == 1;
         let kv = if flag(0) { u64::from(kv % 300) } else { 1 << 30 };
         let (rows, prefill, chunked) = (u32::from(rows % 9), u64::from(prefill), !flag(11));
-        let budget = Budget { now: self.now, kv, rows, prefill, chunked, idle };
+        let lane = if flag(12) && flag(13) { self.model.next_lane(self.now) } else { None };
+        let budget = Budget { now: self.now, kv, rows, prefill, chunked, idle, lane };
         let mut plan = agreed("plan", self.subject.plan(budget), self.model.plan(budget))?;
         self.compare()?;
         // One that goes on where the last one ended, or ends there, is not the same again.
@@ -249,6 +260,7 @@ impl<S: Subject> Driver<S> {
         same("publish", self.subject.publish(nobody, 8, true), self.model.publish(nobody, 8, true))?;
         same("grow", self.subject.grow(nobody, &[1; 9]), self.model.grow(nobody, &[1; 9]))?;
         same("activate", self.subject.activate(nobody), self.model.activate(nobody))?;
+        same("lane", self.subject.set_lane(nobody, 0), self.model.set_lane(nobody, 0))?;
         if let Some((id, _)) = self.pick(who) {
             let request = self.alive.iter().find(|r| r.id == id).expect("picked among them");
             self.insert(self.arriving(request, 1, true, u64::MAX))?;
@@ -277,6 +289,7 @@ impl<S: Subject> Driver<S> {
         self.subject.check()?;
         let figures = agreed("figures", self.subject.figures(), self.model.figures())?;
         same("best", self.subject.best(), self.model.best())?;
+        same("lane", self.subject.next_lane(self.now), self.model.next_lane(self.now))?;
         let (mut order, shared) = self.subject.rows_by_family();
         same("shared along the rows", &shared, &self.model.shared_along(&order))?;
         // In a depth-first order every shared token is met once: the rows of a family are adjacent.

@@ -69,6 +69,14 @@ impl Planner for Hesitant {
         self.hesitate().set_max_wait(tokens);
     }
 
+    fn set_lane(&mut self, id: u64, lane: u8) -> bool {
+        self.hesitate().set_lane(id, lane)
+    }
+
+    fn next_lane(&self, now: u64) -> Option<u8> {
+        self.index.next_lane(now)
+    }
+
     fn plan(&mut self, budget: Budget) -> Plan {
         let plan = self.hesitate().plan(budget);
         self.open = true;

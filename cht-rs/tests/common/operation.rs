@@ -25,6 +25,8 @@ pub enum Op {
     Forget,
     /// Another bound on waiting.
     Bound { tokens: u16 },
+    /// Another lane.
+    Lane { who: u16, lane: u8 },
     /// Every operation on an id that is not there, and insertion of one that is.
     Nonsense { who: u16 },
 }
@@ -61,6 +63,7 @@ impl From<u64> for Op {
             23 if byte[3] % 2 == 0 => Op::Forget,
             23 => Op::Bound { tokens: who },
             24..=25 => Op::Follow { who, lost: byte[3], share: byte[4], symbol: byte[5], flags },
+            _ if byte[3] % 2 == 0 => Op::Lane { who, lane: byte[4] },
             _ => Op::Nonsense { who },
         }
     }

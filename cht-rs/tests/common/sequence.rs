@@ -23,13 +23,15 @@ impl Numbers {
 pub struct Setup {
     pub config: Config,
     pub mask: u64,
+    /// Lanes that requests are in.
+    pub lanes: u8,
 }
 
 impl Setup {
     pub fn new(order: Order) -> Self {
         let config =
             Config { chunk: 4, page: 1, order, aging: 0.25, barrier_min: 8, max_wait: 600, capacity: 160, key: [1, 2] };
-        Setup { config, mask: u64::MAX }
+        Setup { config, mask: u64::MAX, lanes: 1 }
     }
 
     /// Every combination that an engine may ask for, and hashes of 3 to 6 bits in one case of four.
@@ -47,7 +49,8 @@ impl Setup {
             capacity: pick(&[0, 40, 160, 1000]),
             key: [seed, 2],
         };
-        Setup { config, mask: pick(&[u64::MAX, u64::MAX, u64::MAX, 7, 15, 31, 63]) }
+        let mask = pick(&[u64::MAX, u64::MAX, u64::MAX, 7, 15, 31, 63]);
+        Setup { config, mask, lanes: pick(&[1, 1, 2, 5]) as u8 }
     }
 
     pub fn key(&self) -> HashKey {

@@ -10,7 +10,8 @@ pub struct Small {
 }
 
 /// A budget that refuses nobody.
-pub const PLENTY: Budget = Budget { now: 0, kv: 1 << 40, rows: 1 << 20, prefill: 1 << 40, chunked: true, idle: false };
+pub const PLENTY: Budget =
+    Budget { now: 0, kv: 1 << 40, rows: 1 << 20, prefill: 1 << 40, chunked: true, idle: false, lane: None };
 
 /// Levels `0..n` of a prompt called `name`.
 pub fn levels(name: u64, n: u64) -> Vec<u64> {
@@ -37,7 +38,7 @@ impl Small {
         let path = parts.concat();
         let length = path.len() as u64 + tail;
         let arrival = Arrival { tokens: 0, sequence };
-        let new = Arriving { id, length, reserve: 0, arrival, leads: true, path, stream: None };
+        let new = Arriving { id, length, reserve: 0, arrival, lane: 0, leads: true, path, stream: None };
         self.index.insert(new).expect("a new request");
     }
 

@@ -54,8 +54,9 @@ class Request:
     leads: bool = True
     """Whether its KV will be published for others (False: nobody is made to wait for it)."""
     max_new: int = 0
-    lane: int = 0
+    """Output tokens it may generate at most; 0: not known."""
     predicted_new: int | None = None
+    """Output tokens it will generate, as whoever sent it says."""
 
 
 class Row(NamedTuple):
@@ -143,6 +144,7 @@ class Limits:
     may_choose_rows: bool = False
     may_park: bool = False
     lane: int | None = None
+    """Admit from this lane alone (``core.lanes``); None: the core decides."""
 
 
 class Candidate(NamedTuple):

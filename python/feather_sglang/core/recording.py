@@ -206,6 +206,8 @@ class RecordedCore(SchedulerCore):
             "reserve": request.reserve,
             "max_new": request.max_new,
         }
+        if request.predicted_new is not None:
+            line["predicted_new"] = request.predicted_new
         if request.namespace:
             parts = request.namespace
             line["namespace"] = [None if p is None else f"{self._recorder.digest(p.encode()):x}" for p in parts]

@@ -15,9 +15,11 @@ from typing import Any
 from zlib import crc32
 
 from feather_sglang._cht import Index
-from feather_sglang.core.gates import make_guarded
+from feather_sglang.core.gates import gate_of
+from feather_sglang.core.gates.batching import Batching, Offline
 from feather_sglang.core.gates.fixed import Fixed
 from feather_sglang.core.interface import Admissions, Candidate, Decode, Limits, Request, Resident, Row, Step, View
+from feather_sglang.core.lanes import Lanes
 from feather_sglang.core.parking import fit, in_family_order
 from feather_sglang.core.selectors import make_selector
 from feather_sglang.core.settings import Settings
@@ -36,7 +38,7 @@ class SchedulerCore:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.gate = make_guarded(settings.gate, settings.gate_seed)
+        self.gate = gate_of(settings)
         self.selector = make_selector(settings)
         self._index = Index(
             chunk_size=settings.chunk_size,
@@ -48,6 +50,10 @@ class SchedulerCore:
             kv_capacity=settings.kv_capacity,
             hash_key=settings.hash_key,
         )
+        self.lanes = Lanes(settings.lanes, settings.length, self._index) if settings.lanes > 1 else None
+        self._running = 0
+        self._lane: int | None = None
+        """Of the static batch at hand."""
         self._scheduled = 0
         self._max_wait = settings.max_wait_tokens
         self._digest = 0
@@ -106,9 +112,13 @@ class SchedulerCore:
                 shareable=request.shareable,
                 leads=request.leads and self.settings.barrier,
             )
+        if self.lanes is not None:
+            self.lanes.enter(request)
 
     def leave(self, id: int, produced: int | None) -> None:
         """A request finished (``produced``: its output length) or is gone (None: aborted, lost). Idempotent."""
+        if self.lanes is not None:
+            self.lanes.ended(id, produced)
         self._index.leave(id, produced is not None)
 
     def begin(self, changed: Sequence[Row], alive: Sequence[int], finished: Mapping[int, int] = _NOBODY) -> None:
@@ -118,12 +128,21 @@ class SchedulerCore:
         finished since the last pass, and their output lengths. A row that the core lost sight of is activated or leaves
         here, so a lost event heals in one pass.
         """
+        if self.lanes is not None:
+            for id, produced in finished.items():
+                self.lanes.ended(id, produced)
         self._index.follow(alive, changed, list(finished))
+        self._running = len(alive)
         self._scheduled += len(alive)
 
     def plan_admissions(self, limits: Limits) -> Admissions:
         """Whom to admit in this pass, tentatively until ``settle``."""
         ask_gate = limits.may_stop and self.gate.name != "never"
+        if ask_gate and self._is_closed(limits):
+            self._stops += 1
+            return Admissions([], 0, 0, 0, f"gate {self.gate.name}")
+        if self.lanes is not None:
+            self.lanes.cut()
         view = self.view() if ask_gate else None
         named, held, kept, skipped, overdue, end = self._index.plan(
             now=self._scheduled,
@@ -132,6 +151,7 @@ class SchedulerCore:
             prefill_tokens=max(limits.prefill_tokens, 0),
             idle=limits.idle,
             chunked=limits.chunked,
+            lane=self._lane_for(limits),
         )
         order = list(map(_candidate, named))
         stop = end if end in _ENDS_WORTH_LOGGING else None
@@ -147,6 +167,19 @@ class SchedulerCore:
         self._barrier_waits += held
         return Admissions(order, held, kept, skipped, stop)
 
+    def _is_closed(self, limits: Limits) -> bool:
+        """Whether a batch is decoding that nobody may join."""
+        gate = self.gate
+        return isinstance(gate, Batching) and not (limits.idle or gate.opens(self._running, limits.rows, limits.step))
+
+    def _lane_for(self, limits: Limits) -> int | None:
+        """The only lane to admit from; None: all, one after the other."""
+        if limits.lane is not None or self.lanes is None or not isinstance(self.gate, Offline):
+            return limits.lane
+        if not self._running:
+            self._lane = self._index.next_lane(self._scheduled)
+        return self._lane
+
     def settle(self, reused: Mapping[int, int], refused: Mapping[int, str]) -> None:
         """What the engine did with the plan; requests in neither mapping wait on as if they had not been named.
 
@@ -158,6 +191,8 @@ class SchedulerCore:
             self._digest = crc32(f"{self._scheduled}{reused}".encode(), self._digest)
             self._recent.append(self.decisions)
         self._refused += len(refused)
+        if self.lanes is not None:
+            self.lanes.admitted(reused)
 
     def plan_decode(self, limits: Limits, residents: Sequence[Resident] = ()) -> Decode:
         """The rows that decode, sorted by family: all of them, unless ``residents`` are given to choose from.
@@ -206,7 +241,7 @@ class SchedulerCore:
     def change_gate(self, settings: Settings) -> None:
         """Another gate from the next pass on; nothing else of ``settings`` may differ."""
         self.settings = settings
-        self.gate = make_guarded(settings.gate, settings.gate_seed)
+        self.gate = gate_of(settings)
 
     def succeed(self, other: SchedulerCore) -> None:
         """Go on with the clock, the counts, the bound and, if it has the same name, the gate of another core.
@@ -222,6 +257,8 @@ class SchedulerCore:
             self.selector = other.selector
         if other.gate.name == self.settings.gate:
             self.gate = other.gate
+        if self.lanes is not None and other.lanes is not None:
+            self.lanes.succeed(other.lanes)
 
     def families(self, most: int = 12) -> dict[str, Any]:
         """The ``most`` largest families of requests, and how many there are, in plain values.
@@ -281,4 +318,5 @@ class SchedulerCore:
             "max_wait_tokens": self._max_wait,
             "decisions_digest": self._digest,
             "scheduled_tokens": self._scheduled,
+            **(self.lanes.state() if self.lanes is not None else {}),
         }

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 ORDERS = ("missing", "held")
 DECODES = ("all", "aligned", "families")
 GATES = ("never", "static", "ucb", "q", "model")
+BATCHING = ("offline", "refill")
+"""Gates for batch jobs."""
+LENGTHS = ("request", "family", "max-tokens")
+MOST_LANES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,12 @@ class Settings:
     gate: str = "never"
     gate_seed: int = 0
     """Of the exploration of gates that learn."""
+    refill_rows: int = 16
+    """Gate ``refill``: rows that must be free before requests are admitted."""
+    lanes: int = 1
+    """Bins of predicted output length, of which the shortest is served first; 1: none."""
+    length: str = "family"
+    """What predicts it: ``Request.predicted_new``, the outputs of the same prefix family, or ``Request.max_new``."""
     chunk_size: int = 64
     """Tokens a chunk; a multiple of ``page_size``."""
     page_size: int = 1
@@ -46,8 +56,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         _choice("order", self.order, ORDERS)
-        _choice("gate", self.gate, GATES)
+        _choice("gate", self.gate, (*GATES, *BATCHING))
         _choice("decode", self.decode, DECODES)
+        _choice("length", self.length, LENGTHS)
+        _whole("lanes", self.lanes, 1)
+        if self.lanes > MOST_LANES:
+            raise ValueError(f"lanes {self.lanes}: expected at most {MOST_LANES}")
+        _whole("refill_rows", self.refill_rows, 1)
         _whole("align_rows", self.align_rows, 1)
         if isinstance(self.align_share, bool) or not (
             isinstance(self.align_share, int | float) and 0 < self.align_share <= 1

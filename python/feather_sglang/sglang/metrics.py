@@ -93,6 +93,12 @@ METRICS: tuple[Metric, ...] = (
         "all that came later, whatever order and gate say; often near it: add capacity, or lower the bound.",
     ),
     Metric("gauge", "max_wait_tokens", "The fairness bound, in scheduled tokens."),
+    Metric(
+        "gauge",
+        "length_error",
+        "By how much the predicted output lengths of the last 1,024 requests missed, as a share of their output; 0 "
+        "without --feather-lanes. Towards 1, lanes are noise: try another --feather-length, or --feather-lanes 1.",
+    ),
     Metric("gauge", "tip_tokens", "Tokens that all running rows have in common. 0 with one unrelated row."),
     Metric("gauge", "total_kv_tokens", "KV tokens of the running rows, shared ones counted for each row."),
     Metric(
@@ -234,6 +240,7 @@ class Metrics:
             "distinct_kv_tokens": state["distinct_kv"],
             "cached_tokens": state["cached_tokens"],
             "index_bytes": state["bytes"],
+            "length_error": state.get("length_error") or 0.0,
             "reward": learned.get("reward") or 0.0,
         }.items():
             self._set(name, number)

@@ -13,13 +13,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from feather_sglang.core.settings import DECODES, GATES, ORDERS, Settings, default_chunk_size
+from feather_sglang.core.settings import BATCHING, DECODES, GATES, LENGTHS, ORDERS, Settings, default_chunk_size
 
 POLICY = "feather"
 """The choice of ``--schedule-policy``."""
 
 TOKENS_PER_SECOND = 10_000
 """What a second of ``--feather-max-wait`` is taken for, in scheduled tokens, until the leader rank has measured it."""
+
+OUTPUT_TOKENS = "feather_output_tokens"
+"""Where a client says how long the output will be: a key of SGLang's ``custom_params``."""
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Settings)}
 
@@ -75,10 +78,33 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "gate",
-        _one_of(*GATES),
-        f"{{{','.join(GATES)}}}",
+        _one_of(*GATES, *BATCHING),
+        f"{{{','.join((*GATES, *BATCHING))}}}",
         _DEFAULTS["gate"],
-        "When to stop filling the batch before it is full.",
+        "When to stop filling the batch before it is full. For batch jobs, offline: a batch is admitted when the last "
+        "one has ended; refill: when --feather-refill-rows rows are free.",
+    ),
+    Flag(
+        "refill_rows",
+        int,
+        "REQUESTS",
+        _DEFAULTS["refill_rows"],
+        "With --feather-gate refill: rows that must be free before requests are admitted.",
+    ),
+    Flag(
+        "lanes",
+        int,
+        "LANES",
+        _DEFAULTS["lanes"],
+        "Bins of predicted output length, of equal mass, the shortest served first; 1: none.",
+    ),
+    Flag(
+        "length",
+        _one_of(*LENGTHS),
+        f"{{{','.join(LENGTHS)}}}",
+        _DEFAULTS["length"],
+        "With --feather-lanes: what predicts an output's length. request: the client, as "
+        f"custom_params.{OUTPUT_TOKENS}; family: the outputs of requests with the same prefix; max-tokens: its limit.",
     ),
     Flag(
         "chunk_size",
@@ -221,6 +247,9 @@ class Options:
 
     order: str
     gate: str
+    refill_rows: int
+    lanes: int
+    length: str
     chunk_size: int | None
     aging: float
     barrier: str
@@ -310,6 +339,9 @@ def settings_of(options: Options, *, page_size: int, kv_capacity: int, hash_key:
         return Settings(
             order=options.order,
             gate=options.gate,
+            refill_rows=options.refill_rows,
+            lanes=options.lanes,
+            length=options.length,
             chunk_size=chunk_size,
             page_size=page_size,
             barrier=options.barrier == "on",

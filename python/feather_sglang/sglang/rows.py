@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from feather_sglang.core.interface import Phase, Request, Row
+from feather_sglang.sglang.options import OUTPUT_TOKENS
 
 
 class Place(IntEnum):
@@ -99,7 +100,15 @@ def request_of(tracked: Tracked, page: int, clip: int) -> Request:
         shareable=shareable,
         leads=not req.skip_radix_cache_insert and shareable != 0,
         max_new=max_new,
+        predicted_new=said_output_of(req),
     )
+
+
+def said_output_of(req: Any) -> int | None:
+    """Output tokens that the client says a request will generate; None: it does not, or says nonsense."""
+    said = req.sampling_params.custom_params
+    tokens = said.get(OUTPUT_TOKENS) if isinstance(said, dict) else None
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 < tokens < 1 << 40 else None
 
 
 def unshared_request_of(tracked: Tracked, page: int) -> Request:

@@ -130,7 +130,8 @@ def start_line(settings: Settings, max_wait: float) -> str:
     return (
         f"policy={POLICY} order={settings.order} gate={settings.gate} chunk={settings.chunk_size} "
         f"ageing={settings.aging} barrier={settings.barrier_min} max_wait={max_wait:g}s "
-        f"version={__version__}"
+        + (f"lanes={settings.lanes} length={settings.length} " if settings.lanes > 1 else "")
+        + f"version={__version__}"
     )
 
 

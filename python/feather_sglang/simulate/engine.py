@@ -118,6 +118,7 @@ class Engine:
     :param chunk_limit: from what a chunked prompt lacks and what a pass may prefill to how much of it is computed.
     :param noise: from a true time in seconds to the one that the core is told.
     :param episode: steps that the core is told of at a time.
+    :param expected: the output tokens that a request says it will generate; None: it does not say.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class Engine:
         chunk_limit: Callable[[int, int], int] = lambda left, budget: budget,
         noise: Callable[[float], float] = lambda seconds: seconds,
         episode: int = 1,
+        expected: Callable[[Job], int | None] = lambda job: None,
         keep_served: bool = False,
     ) -> None:
         self.core = core
@@ -148,6 +150,7 @@ class Engine:
         self._chunk_limit = chunk_limit
         self._noise = noise
         self._episode = episode
+        self._expected = expected
         self._keep_served = keep_served
         self._waiting: dict[int, tuple[Job, float, int]] = {}
         self._rows: dict[int, _Row] = {}
@@ -214,6 +217,7 @@ class Engine:
                 levels=job.levels,
                 level_tokens=self.machine.level_tokens,
                 reserve=job.output,
+                predicted_new=self._expected(job),
                 label=str(job.family) if job.family >= 0 else None,
             )
         )

@@ -19,7 +19,7 @@ def make_engine(policy: str, source: Source, cost: Cost, machine: Machine, **opt
     :param options: of ``Engine``; and of ``Settings``, for ``feather``.
     :raises ValueError: if there is no such policy, or an option is out of range.
     """
-    of_engine = {name: options.pop(name) for name in ("noise", "episode", "keep_served") if name in options}
+    of_engine = {name: options.pop(name) for name in ("noise", "episode", "expected", "keep_served") if name in options}
     if policy == "feather":
         settings = Settings(chunk_size=machine.level_tokens, kv_capacity=machine.kv_tokens, **options)
         return Engine(SchedulerCore(settings), source, cost, machine, **of_engine)

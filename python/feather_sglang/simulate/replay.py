@@ -87,6 +87,7 @@ class _Replay:
                 shareable=a.get("shareable"),
                 leads=a.get("leads", True),
                 max_new=a["max_new"],
+                predicted_new=a.get("predicted_new"),
             )
         )
 
