@@ -6,8 +6,6 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from feather_sglang.core.interface import Decode, Limits, Resident
 from feather_sglang.sglang.parking.rows import Rows
 from feather_sglang.sglang.parking.start import attach
@@ -32,14 +30,6 @@ class AtRandom:
             resume=[row.id for row in rows if row.id in go and row.parked],
             shared=[],
         )
-
-
-def give_weights(harness: Harness) -> None:
-    """Weights with which an answer depends on its KV: those of SGLang's dummy loader are too small for that."""
-    generator = torch.Generator().manual_seed(1)
-    for name, weights in harness.scheduler.tp_worker.model_runner.model.named_parameters():
-        drawn = torch.randn(weights.shape, generator=generator) * 0.4
-        weights.data.copy_(torch.ones(weights.shape) if "norm" in name else drawn)
 
 
 def park_at_random(harness: Harness, seed: int, host_tokens: int = 20_000) -> Rows:

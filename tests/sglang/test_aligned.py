@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from sglang.srt.server_args import prepare_server_args
 
+from feather_sglang.bench.engine import draw_weights
 from feather_sglang.bench.tiny_llama import write_model
 from feather_sglang.core.selectors import aligned
 from feather_sglang.core.selectors.cost import Cost
 from feather_sglang.core.selectors.families import TURN
-from tests.harness.parking import check_nothing_is_left, give_weights, park_under_pressure
+from tests.harness.parking import check_nothing_is_left, park_under_pressure
 from tests.harness.prompts import Tokens, interleaved
 
 pytestmark = pytest.mark.slow
@@ -41,7 +42,7 @@ def test_answers_of_aligned_batches(start, overlap, pool_tokens, monkeypatch):
     monkeypatch.setattr(aligned, "RUN", 8)
     monkeypatch.setattr(aligned, "PATIENCE", 24)
     harness = start(overlap=overlap, max_total_tokens=pool_tokens, schedule_conservativeness=0.1)
-    give_weights(harness)
+    draw_weights(harness.scheduler)
     harness.reconfigure()
     free = harness.scheduler.token_to_kv_pool_allocator.available_size()
     expected = serve(harness)

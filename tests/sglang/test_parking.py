@@ -11,6 +11,7 @@ import pytest
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from feather_sglang.bench.engine import draw_weights
 from feather_sglang.cli.model import embedded_model
 from feather_sglang.sglang.parking import batches, hooks
 from feather_sglang.sglang.parking import rows as rows_module
@@ -19,7 +20,7 @@ from feather_sglang.sglang.parking.slab import HostSlab
 from feather_sglang.sglang.parking.tails import Tails
 from tests.harness import pool
 from tests.harness.mirror import check_mirror
-from tests.harness.parking import check_nothing_is_left, give_weights, park_at_random, park_under_pressure
+from tests.harness.parking import check_nothing_is_left, park_at_random, park_under_pressure
 from tests.harness.prompts import Tokens, interleaved
 
 pytestmark = pytest.mark.slow
@@ -45,7 +46,7 @@ def name(request):
 def start(start):
     def with_weights(**settings):
         harness = start(**settings)
-        give_weights(harness)
+        draw_weights(harness.scheduler)
         return harness
 
     return with_weights

@@ -73,6 +73,14 @@ def start(model: Path, *, overlap: bool, settings: Mapping[str, Any]) -> Any:
     return scheduler
 
 
+def draw_weights(scheduler: Any) -> None:
+    """Weights with which an answer depends on its KV: those of SGLang's dummy loader are too small for that."""
+    generator = torch.Generator().manual_seed(1)
+    for name, weights in scheduler.tp_worker.model_runner.model.named_parameters():
+        drawn = torch.randn(weights.shape, generator=generator) * 0.4
+        weights.data.copy_(torch.ones(weights.shape) if "norm" in name else drawn)
+
+
 def _alive(kind: type) -> list[Any]:
     return [thing for thing in gc.get_objects() if issubclass(type(thing), kind) and not thing.closed]
 

@@ -10,6 +10,10 @@ from feather_sglang.cli.errors import UsageError
 KINDS = {
     "attention": ("feather_sglang.bench.attention", "decode steps with shared prefixes read once, or by every row"),
     "gates": ("feather_sglang.bench.gates", "when to stop filling the batch: every gate, on modelled step times"),
+    "length": (
+        "feather_sglang.bench.length",
+        "going by length: parking, skewed batches, bins of output length",
+    ),
     "orders": (
         "feather_sglang.bench.orders",
         "who comes next: the orders and SGLang's policies, on modelled step times",

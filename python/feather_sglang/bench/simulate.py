@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from feather_sglang.bench import simulate_bins
 from feather_sglang.bench.machine import here, in_words
 from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.bench.simulate_picture import draw
 from feather_sglang.bench.simulate_report import render, report
 from feather_sglang.cli.errors import UsageError
+from feather_sglang.core.settings import MOST_LANES
 from feather_sglang.simulate import calibrate
 from feather_sglang.simulate.profiles import DEFAULT, PROFILES, Profile
 from feather_sglang.simulate.replay import replay
@@ -34,6 +38,8 @@ def main(argv: list[str]) -> int:
     try:
         if options.replay:
             return _replay(options.trace)
+        if options.bins is not None:
+            return _bins(options, outputs, argv)
         return _simulate(options, outputs, argv)
     except TraceError as error:
         raise UsageError(str(error)) from None
@@ -54,7 +60,7 @@ def _simulate(options: argparse.Namespace, outputs: Outputs, argv: list[str]) ->
     outcomes: list[Outcome] = []
     for policy in options.policies:
         with tqdm(total=len(jobs), desc=policy, leave=False, disable=None) as bar:
-            outcomes.append(run(policy, jobs, profile, trace.level_tokens, _to(bar)))
+            outcomes.append(run(policy, jobs, profile, trace.level_tokens, _to(bar), **_lanes(policy, options)))
     result = report(outcomes, profile, speed, trace.level_tokens, circumstances)
     print(render(result))
     outputs.write(result, draw, subtitle=f"{circumstances.workload}\nmodelled: {profile.said()}")
@@ -63,6 +69,27 @@ def _simulate(options: argparse.Namespace, outputs: Outputs, argv: list[str]) ->
         f"\nmodelled, not measured; {requests:,} requests simulated in {wall:.0f} s: {requests / wall:,.0f} requests, "
         f"{result['decisions_per_second']:,.0f} decisions a second\n{time.perf_counter() - began:.0f} s{outputs.said()}"
     )
+    return 0
+
+
+def _lanes(policy: str, options: argparse.Namespace) -> dict[str, Any]:
+    """What ``feather`` is given of its lanes."""
+    if policy != "feather" or options.lanes == 1:
+        return {}
+    given = {"lanes": options.lanes, "length": "family"}
+    return given | ({"length": "request", "expected": attrgetter("output")} if options.length == "oracle" else {})
+
+
+def _bins(options: argparse.Namespace, outputs: Outputs, argv: list[str]) -> int:
+    """Static batches, in theory and through the core."""
+    if outputs.pictures:
+        raise UsageError("--bins draws no picture; `feather bench length` does: leave out --svg and --png")
+    began = time.perf_counter()
+    rows = simulate_bins.measure(options.trace, options.bins, options.batch, options.limit)
+    print(simulate_bins.render(rows, options.batch))
+    circumstances = here(["simulate", *argv], f"static batches of {options.batch}, outputs of {options.trace}")
+    outputs.write(simulate_bins.report(rows, options.batch, circumstances), draw)
+    print(f"\nmodelled, not measured; {time.perf_counter() - began:.0f} s{outputs.said()}")
     return 0
 
 
@@ -133,10 +160,27 @@ def _speed(text: str) -> float | None:
     return speed
 
 
-def _limit(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"--limit: {text!r}; expected a whole number of at least 1")
-    return int(text)
+def _whole(option: str) -> Callable[[str], int]:
+    def read_whole(text: str) -> int:
+        if not text.isdecimal() or int(text) < 1:
+            raise UsageError(f"{option}: {text!r}; expected a whole number of at least 1")
+        return int(text)
+
+    return read_whole
+
+
+def _bin_counts(text: str) -> list[int]:
+    return [_lane_count("--bins")(part.strip()) for part in text.split(",")]
+
+
+def _lane_count(option: str) -> Callable[[str], int]:
+    def read_count(text: str) -> int:
+        count = _whole(option)(text)
+        if count > MOST_LANES:
+            raise UsageError(f"{option}: {count}; expected at most {MOST_LANES}")
+        return count
+
+    return read_count
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -173,7 +217,30 @@ def _parser() -> argparse.ArgumentParser:
         help="arrivals so many times as fast; saturate: the smallest power of two at which the queue of fcfs is never "
         "empty from 5%% of the trace to its last arrival (default: 1)",
     )
-    parser.add_argument("--limit", type=_limit, metavar="N", help="the first so many requests only")
+    parser.add_argument("--limit", type=_whole("--limit"), metavar="N", help="the first so many requests only")
+    parser.add_argument(
+        "--bins",
+        type=_bin_counts,
+        metavar="K,K",
+        help="instead: requests a step of static batches from so many bins of known output length, in theory and "
+        "through the core; outputs are drawn from TRACE, or from uniform:LOW,HIGH",
+    )
+    parser.add_argument(
+        "--batch", type=_whole("--batch"), default=16, metavar="B", help="with --bins: requests a batch (default: 16)"
+    )
+    parser.add_argument(
+        "--lanes",
+        type=_lane_count("--lanes"),
+        default=1,
+        metavar="K",
+        help="of feather: bins of output length, the shortest served first (default: 1, none)",
+    )
+    parser.add_argument(
+        "--length",
+        choices=("oracle", "family"),
+        default="family",
+        help="with --lanes: outputs are known, or predicted by those of the same prefix (default: %(default)s)",
+    )
     parser.add_argument(
         "--replay",
         action="store_true",

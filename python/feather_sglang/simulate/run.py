@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from feather_sglang.simulate.engine import Served
 from feather_sglang.simulate.policies import make_engine
@@ -46,13 +46,15 @@ def run(
     profile: Profile,
     level_tokens: int,
     told: Callable[[int], None] = lambda finished: None,
+    **options: Any,
 ) -> Outcome:
     """Serve all jobs.
 
     :param told: is told now and then how many are finished.
+    :param options: see ``policies.make_engine``.
     """
     began = time.perf_counter()
-    engine = make_engine(policy, Trace(jobs), profile.cost, profile.machine(level_tokens), keep_served=True)
+    engine = make_engine(policy, Trace(jobs), profile.cost, profile.machine(level_tokens), keep_served=True, **options)
     prefills = passes = computed = rows = total = distinct = 0
     for done in engine.run():
         passes += 1

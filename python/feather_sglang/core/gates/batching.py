@@ -9,7 +9,7 @@ from feather_sglang.core.interface import Candidate, View
 
 
 class Batching(Fixed):
-    """Closed, it lets nobody in, not even one past the fairness bound: nobody is passed over, and it is in the next batch.
+    """Closed, it lets nobody in, not even one past the fairness bound: nobody is passed over, and the next has it.
 
     Once open it stays so while a batch is being formed: in passes that admit, one directly after the other, as where a
     batch takes more than one prefill; and while requests wait for a prefix that the batch is computing.
