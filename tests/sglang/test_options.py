@@ -59,6 +59,10 @@ def test_every_option_has_a_flag_and_a_variable():
         (["--feather-barrier-min", "-1"], ["barrier"]),
         (["--feather-max-wait", "-1"], ["wait"]),
         (["--feather-max-wait", "inf"], ["wait"]),
+        (["--feather-lanes", "0"], ["--feather-lanes 0: expected a whole number of at least 1"]),
+        (["--feather-lanes", "65"], ["--feather-lanes 65: expected at most 64"]),
+        (["--feather-length", "guess"], ["--feather-length", "request, family, max-tokens"]),
+        (["--feather-refill-rows", "0"], ["--feather-refill-rows 0: expected a whole number of at least 1"]),
         (["--feather-on-mismatch", "ignore"], ["refuse, fcfs"]),
         (["--enable-priority-scheduling"], ["--enable-priority-scheduling", "fcfs and lof"]),
         (["--enable-pdmux"], ["--enable-pdmux"]),
@@ -87,7 +91,9 @@ def test_a_yaml_file_that_is_not_one_is_one_line(launch, tmp_path, name, text, p
 
 def test_a_bad_variable_is_named(launch, monkeypatch):
     monkeypatch.setenv("FEATHER_GATE", "foo")
-    assert launch().startswith("feather: FEATHER_GATE is 'foo'; expected one of never, static, ucb, q, model.")
+    assert launch().startswith(
+        "feather: FEATHER_GATE is 'foo'; expected one of never, static, ucb, q, model, offline, refill."
+    )
 
 
 def test_a_program_gets_an_exception(start_alone, monkeypatch):

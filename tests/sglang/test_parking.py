@@ -233,6 +233,7 @@ FAULTS = {
     "rows that sit out share penalties with those that do not": (batches, "_copy_of_penalties", lambda old, new: old),
     "a copy outlives a retraction": (Tails, "sweep", lambda self: None),
     "a prefill takes parked rows along": (Rows, "unmixed", lambda self: nullcontext()),
+    "rows that end in flight are left out": (Rows, "_ending", lambda batch, finishing: []),
 }
 
 

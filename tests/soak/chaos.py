@@ -50,7 +50,9 @@ class Setting:
         }
         core = {
             "order": rng.choice(["held", "missing"]),
-            "gate": rng.choice(["never", "never", "static"]),
+            "gate": rng.choice(["never", "never", "static", "offline", "refill"]),
+            "lanes": rng.choice([1, 1, 3]),
+            "length": rng.choice(["family", "max-tokens"]),
             "chunk_size": chunk,
             "page_size": page,
             "barrier_min": rng.choice([0, 64, 256]),

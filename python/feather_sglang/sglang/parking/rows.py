@@ -65,7 +65,7 @@ class Rows:
             return original(self._scheduler, batch)
         finishing = set(self._scheduler._reqs_finishing_inflight(batch))
         going_on = self._carry_out(batch, finishing)
-        rows = going_on + [i for i, req in enumerate(batch.reqs) if req in finishing]
+        rows = going_on + self._ending(batch, finishing)
         if len(rows) == len(batch.reqs):
             if self._apart:
                 batch.feather_sorted = ((), 0)  # rows that were put back are not where they belong
@@ -130,6 +130,11 @@ class Rows:
         if ended:
             batch.filter_batch()
             batch.batch_is_full = False
+
+    @staticmethod
+    def _ending(batch: Any, finishing: set[Any]) -> list[int]:
+        """Rows that end with the step in flight: SGLang takes them out of the batch that it is given."""
+        return [i for i, req in enumerate(batch.reqs) if req in finishing]
 
     def _carry_out(self, batch: Any, finishing: set[Any]) -> list[int]:
         """Decide, and move what is to be moved; returns the rows that decode, by position."""
