@@ -246,14 +246,11 @@ impl Index {
         true
     }
 
-    /// The lane to serve alone, if one is to be: that of the oldest request once it is past the fairness bound, else of
-    /// the next in order; none if nobody waits.
+    /// The lane of the oldest waiting request, once that is past the fairness bound.
     #[must_use]
-    pub fn next_lane(&self, now: u64) -> Option<u8> {
+    pub fn overdue_lane(&self, now: u64) -> Option<u8> {
         let (arrival, oldest) = self.ages.first()?;
-        let overdue = now.saturating_sub(arrival.tokens) > self.config.max_wait;
-        let first = if overdue { None } else { self.first_in_order() };
-        Some(self.request(first.unwrap_or(oldest)).lane)
+        (now.saturating_sub(arrival.tokens) > self.config.max_wait).then(|| self.request(oldest).lane)
     }
 
     /// The engine dropped its cache.

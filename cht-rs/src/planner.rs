@@ -31,8 +31,8 @@ pub trait Planner {
     fn set_max_wait(&mut self, tokens: u64);
     /// See [`crate::Index::set_lane`].
     fn set_lane(&mut self, id: u64, lane: u8) -> bool;
-    /// See [`crate::Index::next_lane`].
-    fn next_lane(&self, now: u64) -> Option<u8>;
+    /// See [`crate::Index::overdue_lane`].
+    fn overdue_lane(&self, now: u64) -> Option<u8>;
     /// See [`crate::Index::plan`].
     fn plan(&mut self, budget: Budget) -> Plan;
     /// See [`crate::Index::undo`].
@@ -88,8 +88,8 @@ impl Planner for crate::Index {
         self.set_lane(id, lane)
     }
 
-    fn next_lane(&self, now: u64) -> Option<u8> {
-        self.next_lane(now)
+    fn overdue_lane(&self, now: u64) -> Option<u8> {
+        self.overdue_lane(now)
     }
 
     fn plan(&mut self, budget: Budget) -> Plan {

@@ -228,8 +228,8 @@ impl PyIndex {
         Ok(self.index.set_lane(id, lane))
     }
 
-    fn next_lane(&self, now: u64) -> Option<u8> {
-        self.index.next_lane(now)
+    fn overdue_lane(&self, now: u64) -> Option<u8> {
+        self.index.overdue_lane(now)
     }
 
     #[pyo3(signature = (*, now, kv_tokens, rows, prefill_tokens, idle, chunked=true, lane=None))]

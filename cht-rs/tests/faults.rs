@@ -150,8 +150,8 @@ impl Planner for Faulty {
         self.has(KeepsTheFirstLane) && self.index.contains(id) || self.index.set_lane(id, lane)
     }
 
-    fn next_lane(&self, now: u64) -> Option<u8> {
-        self.index.next_lane(now)
+    fn overdue_lane(&self, now: u64) -> Option<u8> {
+        self.index.overdue_lane(now)
     }
 
     fn plan(&mut self, mut budget: Budget) -> Plan {

@@ -84,8 +84,8 @@ class Index:
     def set_lane(self, id: int, lane: int) -> bool:
         """Another lane (0 to 63; lower ones are served first) for a request. False: it was not known."""
 
-    def next_lane(self, now: int) -> int | None:
-        """The lane to serve alone: the oldest request's once that is past ``max_wait_tokens``, else the next one's."""
+    def overdue_lane(self, now: int) -> int | None:
+        """The lane of the oldest waiting request; None: none is past ``max_wait_tokens``."""
 
     def plan(
         self,

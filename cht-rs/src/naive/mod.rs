@@ -300,12 +300,10 @@ impl Planner for Naive {
         true
     }
 
-    fn next_lane(&self, now: u64) -> Option<u8> {
+    fn overdue_lane(&self, now: u64) -> Option<u8> {
         let waiting = self.requests.iter().filter(|r| r.waits());
-        let oldest = waiting.min_by_key(|r| r.given.arrival)?;
-        let overdue = now.saturating_sub(oldest.given.arrival.tokens) > self.config.max_wait;
-        let first = if overdue { None } else { self.first_in_order() };
-        Some(first.map_or(oldest, |at| &self.requests[at]).given.lane)
+        let oldest = &waiting.min_by_key(|r| r.given.arrival)?.given;
+        (now.saturating_sub(oldest.arrival.tokens) > self.config.max_wait).then_some(oldest.lane)
     }
 
     fn plan(&mut self, budget: Budget) -> Plan {

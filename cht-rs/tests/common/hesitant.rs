@@ -73,8 +73,8 @@ impl Planner for Hesitant {
         self.hesitate().set_lane(id, lane)
     }
 
-    fn next_lane(&self, now: u64) -> Option<u8> {
-        self.index.next_lane(now)
+    fn overdue_lane(&self, now: u64) -> Option<u8> {
+        self.index.overdue_lane(now)
     }
 
     fn plan(&mut self, budget: Budget) -> Plan {

@@ -27,8 +27,8 @@ from feather_sglang.simulate.workload import Job, Trace
 PROFILE = "h200"
 ROWS = 64
 SCALE = 1 / 16
-SPEED = 8.0
-"""Arrivals so many times as fast as recorded."""
+SPEED = 16.0
+"""Arrivals so many times as fast as recorded: twice what first come, first served keeps up with."""
 LEVEL_TOKENS = int(512 * SCALE)
 UNIFORM = (64, 1024)
 """Output tokens of the other workload, everything else alike."""
@@ -36,7 +36,7 @@ LANES = (1, 2, 4, 8, 16, 32)
 MAX_WAIT = 60.0
 """Seconds; the default of ``--feather-max-wait``."""
 
-THEORY = (16, 112)
+THEORY = (32, 512)
 """Output tokens with which theory is compared."""
 BATCH = 16
 

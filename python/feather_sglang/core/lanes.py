@@ -7,7 +7,7 @@ lane (``cht-rs/src/plan.rs``). Nothing here depends on a clock: lanes are equal 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -102,9 +102,14 @@ class Lanes:
         waiting = [expected for expected in self._alive.values() if expected.waits]
         self._predict(waiting)
         lengths = sorted(expected.predicted for expected in self._arrived)
-        self.bounds = [lengths[len(lengths) * lane // self.count] for lane in range(1, self.count)]
+        self.bounds = [_cut(lengths, len(lengths) * lane // self.count) for lane in range(1, self.count)]
         for expected in waiting:
             self._place(expected)
+
+    def for_batch(self, rows: int) -> int:
+        """The first lane in which enough wait for a batch of so many rows, else that in which most do."""
+        waiting = self._waiting()
+        return next((lane for lane, n in enumerate(waiting) if n >= rows), waiting.index(max(waiting)))
 
     def succeed(self, other: Lanes) -> None:
         """Go on with what the lanes of another index learned, after what waits and runs was handed over."""
@@ -116,16 +121,20 @@ class Lanes:
     def state(self) -> Mapping[str, Any]:
         """Figures for operators. ``length_error``: of the last ``WINDOW`` finished requests, by how much predictions
         missed the output, as a share of all output; None: nothing was predicted yet."""
-        waiting = Counter(expected.lane for expected in self._alive.values() if expected.waits)
         known = [(predicted, produced) for predicted, produced in self._ended if predicted]
         total = sum(produced for _, produced in known)
         return {
             "lanes": self.count,
             "length": self.length,
             "lane_bounds": list(self.bounds),
-            "lane_waiting": [waiting[lane] for lane in range(self.count)],
+            "lane_waiting": self._waiting(),
             "length_error": sum(abs(a - b) for a, b in known) / total if total else None,
         }
+
+    def _waiting(self) -> list[int]:
+        """Requests that wait in each lane."""
+        waiting = Counter(expected.lane for expected in self._alive.values() if expected.waits)
+        return [waiting[lane] for lane in range(self.count)]
 
     def _predict(self, requests: list[Expected]) -> None:
         if self.length == "family":
@@ -141,3 +150,11 @@ class Lanes:
         if lane != expected.lane:
             self._index.set_lane(expected.id, lane)
             expected.lane = lane
+
+
+def _cut(lengths: list[int], at: int) -> int:
+    """The first length above a cut of these, sorted, as near to ``at`` as can be: equal ones stay together."""
+    start, end = bisect_left(lengths, lengths[at]), bisect_right(lengths, lengths[at])
+    if at - start <= end - at:
+        return lengths[start]
+    return lengths[end] if end < len(lengths) else lengths[at] + 1

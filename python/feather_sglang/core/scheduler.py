@@ -177,7 +177,8 @@ class SchedulerCore:
         if limits.lane is not None or self.lanes is None or not isinstance(self.gate, Offline):
             return limits.lane
         if not self._running:
-            self._lane = self._index.next_lane(self._scheduled)
+            overdue = self._index.overdue_lane(self._scheduled)
+            self._lane = self.lanes.for_batch(limits.rows) if overdue is None else overdue
         return self._lane
 
     def settle(self, reused: Mapping[int, int], refused: Mapping[int, str]) -> None:
