@@ -19,6 +19,7 @@ from feather_sglang.bench import simulate_bins
 from feather_sglang.bench.results import mean, percentile
 from feather_sglang.bench.workloads import files
 from feather_sglang.cli.errors import UsageError
+from feather_sglang.simulate.engine import Engine
 from feather_sglang.simulate.policies import make_engine
 from feather_sglang.simulate.profiles import PROFILES
 from feather_sglang.simulate.traces import read
@@ -97,25 +98,19 @@ def jobs(workload: str) -> list[Job]:
 
 def serve(arm: Arm) -> dict[str, Any]:
     """The figures of an arm. Times in modelled seconds."""
-    profile = PROFILES[PROFILE]
-    machine = replace(profile.machine(LEVEL_TOKENS), rows=ROWS)
     if arm.mode == "fcfs":
-        engine = make_engine("fcfs", Trace(jobs(arm.workload)), profile.cost, machine, keep_served=True)
+        engine = _served(arm.workload, "fcfs")
     else:
         length, expected = PREDICTORS[arm.predictor]
-        engine = make_engine(
+        engine = _served(
+            arm.workload,
             "feather",
-            Trace(jobs(arm.workload)),
-            profile.cost,
-            machine,
-            keep_served=True,
             expected=expected,
             gate=MODES[arm.mode],
             lanes=arm.lanes,
             length=length,
+            max_wait_tokens=int(MAX_WAIT * _pace(arm.workload)),
         )
-    for _ in engine.run():
-        pass
     latency = [each.finished - each.arrived for each in engine.served]
     state = engine.core.state() if arm.mode != "fcfs" else {}  # type: ignore[attr-defined]
     return {
@@ -126,6 +121,22 @@ def serve(arm: Arm) -> dict[str, Any]:
         "decode_steps": engine.decode_steps,
         "length_error": state.get("length_error"),
     }
+
+
+def _served(workload: str, policy: str, **options: Any) -> Engine:
+    profile = PROFILES[PROFILE]
+    machine = replace(profile.machine(LEVEL_TOKENS), rows=ROWS)
+    engine = make_engine(policy, Trace(jobs(workload)), profile.cost, machine, keep_served=True, **options)
+    for _ in engine.run():
+        pass
+    return engine
+
+
+@cache
+def _pace(workload: str) -> float:
+    """Tokens that first come, first served computes and generates in a second: as a server learns it."""
+    engine = _served(workload, "fcfs")
+    return engine.scheduled / engine.now
 
 
 def theory(lanes: int) -> dict[str, Any]:

@@ -24,13 +24,15 @@ RECUT = 8
 class Expected:
     """What is expected of a request that waits or runs."""
 
-    __slots__ = ("given", "id", "lane", "predicted", "waits")
+    __slots__ = ("given", "id", "known", "lane", "predicted", "waits")
 
     def __init__(self, id: int, given: int | None) -> None:
         self.id = id
         self.given = given
         """Output tokens, as it says itself; None: it does not."""
         self.predicted = 0
+        self.known = False
+        """Whether the prediction is its own, and not the median of all."""
         self.lane = 0
         self.waits = True
 
@@ -57,8 +59,8 @@ class Lanes:
         self._outputs = Outputs()
         self._alive: dict[int, Expected] = {}
         self._arrived: deque[Expected] = deque(maxlen=WINDOW)
-        self._ended: deque[tuple[int, int]] = deque(maxlen=WINDOW)
-        """Of requests that finished: what was predicted, and what they generated."""
+        self._ended: deque[tuple[int | None, int]] = deque(maxlen=WINDOW)
+        """Of requests that finished: what was predicted (None: nothing), and what they generated."""
         self._typical = 0
         self._changes = self._cut_from = 0
 
@@ -85,8 +87,9 @@ class Lanes:
             return
         expected.waits = False
         if produced is not None:
-            self._ended.append((expected.predicted, produced))
+            self._ended.append((expected.predicted if expected.known else None, produced))
             if self.length == "family":
+                self._predict([expected])  # more is known than when it came
                 self._outputs.learn(self._index, id, produced)
                 self._changes += 1
 
@@ -101,7 +104,8 @@ class Lanes:
             del self._alive[id]
         waiting = [expected for expected in self._alive.values() if expected.waits]
         self._predict(waiting)
-        lengths = sorted(expected.predicted for expected in self._arrived)
+        known = [expected for expected in self._arrived if expected.known] or self._arrived
+        lengths = sorted(expected.predicted for expected in known)
         self.bounds = [_cut(lengths, len(lengths) * lane // self.count) for lane in range(1, self.count)]
         for expected in waiting:
             self._place(expected)
@@ -121,7 +125,7 @@ class Lanes:
     def state(self) -> Mapping[str, Any]:
         """Figures for operators. ``length_error``: of the last ``WINDOW`` finished requests, by how much predictions
         missed the output, as a share of all output; None: nothing was predicted yet."""
-        known = [(predicted, produced) for predicted, produced in self._ended if predicted]
+        known = [(predicted, produced) for predicted, produced in self._ended if predicted is not None]
         total = sum(produced for _, produced in known)
         return {
             "lanes": self.count,
@@ -138,12 +142,12 @@ class Lanes:
 
     def _predict(self, requests: list[Expected]) -> None:
         if self.length == "family":
-            families = self._outputs.predict(self._index, [expected.id for expected in requests])
-            for expected, family in zip(requests, families, strict=True):
-                expected.predicted = self._typical if family is None else family
+            lengths = self._outputs.predict(self._index, [expected.id for expected in requests])
         else:
-            for expected in requests:
-                expected.predicted = self._typical if expected.given is None else expected.given
+            lengths = [expected.given for expected in requests]
+        for expected, length in zip(requests, lengths, strict=True):
+            expected.known = length is not None
+            expected.predicted = self._typical if length is None else length
 
     def _place(self, expected: Expected) -> None:
         lane = bisect_right(self.bounds, expected.predicted)

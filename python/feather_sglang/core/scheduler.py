@@ -132,7 +132,7 @@ class SchedulerCore:
             for id, produced in finished.items():
                 self.lanes.ended(id, produced)
         self._index.follow(alive, changed, list(finished))
-        self._running = len(alive)
+        self._running = len(alive) - len(finished)
         self._scheduled += len(alive)
 
     def plan_admissions(self, limits: Limits) -> Admissions:
@@ -176,7 +176,7 @@ class SchedulerCore:
         """The only lane to admit from; None: all, one after the other."""
         if limits.lane is not None or self.lanes is None or not isinstance(self.gate, Offline):
             return limits.lane
-        if not self._running:
+        if limits.idle or not self._running:
             overdue = self._index.overdue_lane(self._scheduled)
             self._lane = self.lanes.for_batch(limits.rows) if overdue is None else overdue
         return self._lane
