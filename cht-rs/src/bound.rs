@@ -20,6 +20,17 @@ pub(crate) enum Overdue {
 }
 
 impl Index {
+    fn is_past_bound(&self, arrival: Arrival, now: u64) -> bool {
+        now.saturating_sub(arrival.tokens) > self.config.max_wait - self.config.max_wait / TOGETHER
+    }
+
+    /// The lane of the oldest waiting request, once that is past the bound.
+    #[must_use]
+    pub fn overdue_lane(&self, now: u64) -> Option<u8> {
+        let (_, oldest) = self.ages.first().filter(|&(arrival, _)| self.is_past_bound(arrival, now))?;
+        Some(self.request(oldest).lane)
+    }
+
     /// Who is next because of the bound: the oldest request past it, unless the next in order came together with it.
     ///
     /// Otherwise a burst that takes longer than the bound would end in arrival order, which computes the prefix of every
@@ -31,19 +42,19 @@ impl Index {
     /// nothing that runs will make room.
     pub(crate) fn overdue(&self, budget: &Budget, left: &Left, kept_kv: u64, first: bool) -> Overdue {
         let together = self.config.max_wait / TOGETHER;
-        let bound = self.config.max_wait - together;
-        let is_overdue = |arrival: Arrival| budget.now.saturating_sub(arrival.tokens) > bound;
+        let is_overdue = |arrival: Arrival| self.is_past_bound(arrival, budget.now);
         let Some((oldest, _)) = self.ages.first().filter(|&(arrival, _)| is_overdue(arrival)) else {
             return Overdue::Nobody;
         };
-        if let Some(next) = self.first_in_order().map(|next| self.leader_for(self.standing(next))) {
+        if let Some(next) = self.next_in_order(budget).map(|next| self.leader_for(self.standing(next))) {
             let came_together = self.request(next.slot).arrival.tokens - oldest.tokens <= together;
             let fits = Index::fits(&next, left.kv.saturating_sub(kept_kv));
             if came_together && fits && !self.is_held(&next) && !self.was_refused(next.slot) {
                 return Overdue::Together(next);
             }
         }
-        for (arrival, slot) in self.ages.in_order().take(LOOKS as usize) {
+        let served = self.ages.in_order().filter(|&(_, slot)| budget.serves(self.request(slot).lane));
+        for (arrival, slot) in served.take(LOOKS as usize) {
             if !is_overdue(arrival) {
                 break;
             }

@@ -246,13 +246,6 @@ impl Index {
         true
     }
 
-    /// The lane of the oldest waiting request, once that is past the fairness bound.
-    #[must_use]
-    pub fn overdue_lane(&self, now: u64) -> Option<u8> {
-        let (arrival, oldest) = self.ages.first()?;
-        (now.saturating_sub(arrival.tokens) > self.config.max_wait).then(|| self.request(oldest).lane)
-    }
-
     /// The engine dropped its cache.
     pub fn forget(&mut self) {
         self.tree.forget_all();

@@ -10,7 +10,6 @@ use crate::index::Index;
 use crate::node::{Counts, NodeId, ROOT, Slot};
 use crate::request::Request;
 use crate::standing::Standing;
-use std::cmp::Ordering;
 
 /// Requests that do not fit are looked at so often in one pass; the next pass goes on where this one ended.
 pub const LOOKS: u32 = 64;
@@ -34,6 +33,13 @@ pub struct Budget {
     pub idle: bool,
     /// Only requests of this lane are named, unless somebody must be; all if none.
     pub lane: Option<u8>,
+}
+
+impl Budget {
+    /// Whether requests of a lane may be named.
+    pub(crate) fn serves(&self, lane: u8) -> bool {
+        self.lane.is_none_or(|only| only == lane)
+    }
 }
 
 /// A request named for admission, with its effect on the batch as formed before it.
@@ -158,6 +164,7 @@ impl Index {
                 break End::Prefill;
             }
             self.tree.work.looked_at += 1;
+            self.pass_over_lanes(&budget, &mut passed);
             let (kept_rows, kept_kv) = if idle && order.is_empty() { (0, 0) } else { left.kept() };
             let mut is_overdue = false;
             let standing = match self.overdue(&budget, &left, kept_kv, order.is_empty()) {
@@ -177,18 +184,9 @@ impl Index {
                     standing
                 }
                 Overdue::Nobody => {
-                    let Some(first) = self.first_in_order() else {
+                    let Some(first) = self.next_in_order(&budget) else {
                         break End::Nobody;
                     };
-                    match budget.lane.map(|lane| self.request(first).lane.cmp(&lane)) {
-                        Some(Ordering::Greater) => break End::Nobody,
-                        Some(Ordering::Less) => {
-                            self.set_aside(first);
-                            passed.push(first);
-                            continue;
-                        }
-                        _ => {}
-                    }
                     let standing = self.leader_for(self.standing(first));
                     if self.is_held(&standing) {
                         // By itself: longer ones below the same chunks go on.
@@ -232,6 +230,20 @@ impl Index {
         }
         let kept = left.kept().0.min(u64::from(left.rows)) as u32;
         Plan { order, held: self.held() + left.alone.rows, kept, skipped: left.skipped, overdue, end }
+    }
+
+    /// Sets aside whoever is next in order and in a lower lane than the only one that is to be served.
+    fn pass_over_lanes(&mut self, budget: &Budget, passed: &mut Vec<Slot>) {
+        let Some(lane) = budget.lane else { return };
+        while let Some(first) = self.first_in_order().filter(|&first| self.request(first).lane < lane) {
+            self.set_aside(first);
+            passed.push(first);
+        }
+    }
+
+    /// The next request in order, if it is in a lane that is to be served.
+    pub(crate) fn next_in_order(&self, budget: &Budget) -> Option<Slot> {
+        self.first_in_order().filter(|&first| budget.serves(self.request(first).lane))
     }
 
     /// The next request in order that is not held back, without regard to what fits.

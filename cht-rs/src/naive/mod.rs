@@ -301,9 +301,8 @@ impl Planner for Naive {
     }
 
     fn overdue_lane(&self, now: u64) -> Option<u8> {
-        let waiting = self.requests.iter().filter(|r| r.waits());
-        let oldest = &waiting.min_by_key(|r| r.given.arrival)?.given;
-        (now.saturating_sub(oldest.arrival.tokens) > self.config.max_wait).then_some(oldest.lane)
+        let oldest = self.requests.iter().filter(|r| r.waits()).min_by_key(|r| r.given.arrival)?;
+        self.is_overdue(oldest, now).then_some(oldest.given.lane)
     }
 
     fn plan(&mut self, budget: Budget) -> Plan {

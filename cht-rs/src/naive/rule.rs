@@ -24,6 +24,10 @@ impl Naive {
             if prefill == 0 {
                 break End::Prefill;
             }
+            while let Some(first) = self.first_in_order().filter(|&i| budget.lane > Some(self.requests[i].given.lane)) {
+                self.requests[first].set_aside = true;
+                passed.push(first);
+            }
             let kept = if budget.idle && order.is_empty() { (0, 0) } else { self.kept(alone) };
             let together = self.together(&budget, kv.saturating_sub(kept.1));
             let first = if together.is_some() { None } else { self.overdue(&budget, kv, order.is_empty()) };
@@ -36,17 +40,9 @@ impl Naive {
                 Some(Some(at)) => at,
                 None if together.is_some() => together.unwrap(),
                 None => {
-                    let Some(first) = self.first_in_order() else {
+                    let Some(first) = self.next_in_order(&budget) else {
                         break End::Nobody;
                     };
-                    if budget.lane.is_some_and(|lane| self.requests[first].given.lane > lane) {
-                        break End::Nobody;
-                    }
-                    if budget.lane.is_some_and(|lane| self.requests[first].given.lane < lane) {
-                        self.requests[first].set_aside = true;
-                        passed.push(first);
-                        continue;
-                    }
                     let at = self.leader_for(first);
                     let request = &self.requests[at];
                     if self.is_held(request) {
@@ -117,6 +113,10 @@ impl Naive {
             }
         };
         (request.given.lane, (rank.min((1 << 58) - 1), sequence))
+    }
+
+    fn next_in_order(&self, budget: &Budget) -> Option<usize> {
+        self.first_in_order().filter(|&i| budget.serves(self.requests[i].given.lane))
     }
 
     pub(super) fn first_in_order(&self) -> Option<usize> {
@@ -195,31 +195,30 @@ impl Naive {
         self.rows().filter(computes).any(|row| budget.now.saturating_sub(row.since) > self.config.max_wait)
     }
 
-    fn is_overdue(&self, request: &Request, budget: &Budget) -> bool {
+    pub(super) fn is_overdue(&self, request: &Request, now: u64) -> bool {
         let bound = self.config.max_wait - self.config.max_wait / TOGETHER;
-        budget.now.saturating_sub(request.given.arrival.tokens) > bound
+        now.saturating_sub(request.given.arrival.tokens) > bound
     }
 
     /// The next in order, if it came together with the oldest, and that is past the bound.
     fn together(&self, budget: &Budget, kv: u64) -> Option<usize> {
         let oldest = self.requests.iter().filter(|r| r.waits()).min_by_key(|r| r.given.arrival)?;
-        let at = self.leader_for(self.first_in_order()?);
+        let at = self.leader_for(self.next_in_order(budget)?);
         let request = &self.requests[at];
         let later = request.given.arrival.tokens - oldest.given.arrival.tokens;
         let may = later <= self.config.max_wait / TOGETHER && self.fits(at, kv) && !self.was_refused(at);
-        (self.is_overdue(oldest, budget) && may && !self.is_held(request)).then_some(at)
+        (self.is_overdue(oldest, budget.now) && may && !self.is_held(request)).then_some(at)
     }
 
     /// `Some(None)`: room is kept for the oldest.
     fn overdue(&self, budget: &Budget, kv: u64, first: bool) -> Option<Option<usize>> {
-        let in_lane = |r: &Request| budget.lane.is_none_or(|lane| r.given.lane == lane);
-        let waits = |&i: &usize| self.requests[i].waits() && in_lane(&self.requests[i]);
+        let waits = |&i: &usize| self.requests[i].waits() && budget.serves(self.requests[i].given.lane);
         let mut waiting: Vec<usize> = (0..self.requests.len()).filter(waits).collect();
         waiting.sort_by_key(|&i| self.requests[i].given.arrival);
         for at in waiting.into_iter().take(LOOKS as usize) {
             let request = &self.requests[at];
             let given = &request.given;
-            if !self.is_overdue(request, budget) {
+            if !self.is_overdue(request, budget.now) {
                 break;
             }
             if self.was_refused(at) || self.is_held(request) && !self.was_held_long(request, budget) {

@@ -65,11 +65,14 @@ def simulated(outputs: Sequence[int], bins: int, batch: int) -> Served:
     engine = make_engine("feather", Trace(jobs), _STEPS, machine, expected=lambda job: job.output, **options)
     batches: list[tuple[int, int]] = []
     rows = steps = 0
+    formed = False
     for done in engine.run():
-        steps += done.kind != "idle"
-        rows += done.admitted
-        if not engine.running and rows:
+        if done.admitted and formed:  # the next batch
             batches.append((rows, steps))
             rows = steps = 0
+        formed = not done.admitted
+        rows += done.admitted
+        steps += done.kind != "idle"
+    batches.append((rows, steps))
     whole = [each for each in batches if each[0] == batch]
     return Served(sum(rows for rows, _ in whole), sum(steps for _, steps in whole), batches)
