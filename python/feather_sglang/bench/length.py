@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import time
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from feather_sglang.bench import length_runs, results
+from feather_sglang.bench import length_runs
 from feather_sglang.bench.length_picture import draw
 from feather_sglang.bench.length_report import render, report
 from feather_sglang.bench.length_runs import LANES, PROFILE, ROWS, SCALE, SPEED, arms
-from feather_sglang.bench.machine import in_words, machine, versions
+from feather_sglang.bench.machine import here, in_words
 from feather_sglang.bench.outputs import Outputs, add_options
 from feather_sglang.simulate.profiles import PROFILES
 
@@ -33,12 +32,10 @@ def main(argv: list[str]) -> int:
     outputs = Outputs.of(options)
     length_runs.jobs("mooncake")  # is it there
     began = time.perf_counter()
-    circumstances = results.Circumstances(
-        command=shlex.join(["feather", "bench", "length", *argv]),
-        machine=machine(),
-        versions=versions(),
-        workload=f"bins MODELLED on {PROFILES[PROFILE].said()}, of which {ROWS} rows are used: 2,000 requests of "
-        f"Mooncake's conversations, arriving {SPEED:g} times as fast, prompts 1/{1 / SCALE:.0f} as long",
+    circumstances = here(
+        ["bench", "length", *argv],
+        f"bins MODELLED on {PROFILES[PROFILE].said()}, of which {ROWS} rows are used: 2,000 requests of Mooncake's "
+        f"conversations, arriving {SPEED:g} times as fast, prompts 1/{1 / SCALE:.0f} as long",
     )
     where = in_words(circumstances)
     print(f"{circumstances.workload}\nthe rest measured on {where}\n", flush=True)
@@ -50,10 +47,7 @@ def main(argv: list[str]) -> int:
     figures = _measured(QUICK_REPEATS if options.quick else REPEATS)
     result = report(rows, *figures, circumstances)
     print(render(result))
-    if outputs.json is not None:
-        results.write(result, outputs.json)
-    if outputs.pictures:
-        draw(result, outputs.pictures, subtitle=f"{circumstances.workload}\n{where}")
+    outputs.write(result, draw, subtitle=f"{circumstances.workload}\n{where}")
     print(f"\n{time.perf_counter() - began:.0f} s{outputs.said()}")
     return 0
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from feather_sglang.bench.picture import save
+from feather_sglang.bench.picture import canvas, save
 
 _LINES = {
     "oracle": ("#1b7f79", "o-"),
@@ -24,12 +23,7 @@ _PANELS = (
 
 def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None:
     """Write the picture, 8 inches wide (1,200 pixels as PNG), to each of ``paths``; their suffixes name the formats."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    with pyplot.rc_context({"font.size": 7, "axes.titlesize": 7.5, "svg.hashsalt": "feather"}):
+    with canvas(7) as pyplot:
         figure, grid = pyplot.subplots(1, 4, figsize=(8, 3.0), layout="constrained")
         for axes, (mode, figure_of, title) in zip(grid, _PANELS, strict=False):
             bins = report["bins"][mode]
@@ -50,5 +44,4 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
             axes.set_xlabel("bins")
             axes.spines[["top", "right"]].set_visible(False)
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-        figure.suptitle("\n".join(textwrap.fill(line, 140) for line in subtitle.splitlines()), fontsize=7)
-        save(figure, paths)
+        save(figure, paths, subtitle)
