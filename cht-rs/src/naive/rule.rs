@@ -79,7 +79,9 @@ impl Naive {
                 order.push(self.name(at, &mut kv, &mut rows, &mut prefill));
             }
         }
-        passed.into_iter().for_each(|at| self.requests[at].set_aside = false);
+        for at in passed {
+            self.requests[at].set_aside = false;
+        }
         let kept = self.kept(alone).0.min(rows);
         Plan { order, held: self.figures().held + alone.0, kept, skipped, overdue, end }
     }
