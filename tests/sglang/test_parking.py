@@ -360,3 +360,30 @@ def test_a_real_model(request):
     assert answers[0] == answers[1]
     assert rows.tails.counts["parks"] > 12
     check_nothing_is_left(harness, free)
+
+
+@pytest.mark.parametrize("page", [1, 16])
+def test_rows_of_which_the_tree_owns_nothing(start, page):
+    """Prompts shorter than a page, parked, and then aborted, or sent back to the queue by a pause: as any other row."""
+    harness = start(page_size=page)
+    harness.reconfigure()
+    free = harness.scheduler.token_to_kv_pool_allocator.available_size()
+    rows = park_at_random(harness, 5)
+    ended = 0
+    for number in range(12):
+        for _ in range(2):
+            harness.send(Tokens().take(1 + number), new=60)
+            harness.queue[-1].skip_radix_cache_insert = page == 1  # of any length
+        for _ in range(9):
+            harness.step()
+        parked = [req for req in rows.tails._parked if not req.kv.cache_protected_len]
+        ended += len(parked)
+        if number % 2:
+            harness.pause("retract")
+            harness.resume()
+        else:
+            for req in parked[:1]:
+                harness.abort(req.rid)
+    harness.run()
+    assert ended > 3, "nobody was parked whole"
+    check_nothing_is_left(harness, free)

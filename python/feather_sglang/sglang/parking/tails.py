@@ -1,4 +1,4 @@
-"""The tail of a request: its KV behind what SGLang's radix tree owns, ``[cache_protected_len, kv_committed_len)``.
+"""The tail of a request: its KV behind what SGLang's radix tree owns, or behind its first page.
 
 While it is parked the request stays a row of the running batch. It keeps its ``req_to_token`` row, its lock on the
 tree, its last token in SGLang's relay and its sampling state, so it goes on as if it had not been away.
@@ -56,8 +56,8 @@ class Tails:
     def private(self, req: Any) -> int:
         """Device tokens that parking it frees, or that bringing it back needs."""
         tail = self._parked.get(req)
-        low, high = (req.kv.cache_protected_len, req.kv.kv_committed_len) if tail is None else (tail.low, tail.high)
-        return self._paged(high - low)
+        low, high = (self._low(req.kv), req.kv.kv_committed_len) if tail is None else (tail.low, tail.high)
+        return self._paged(max(high - low, 0))
 
     def sweep(self) -> None:
         """Let go of the tails of requests that ended, or were retracted by a pause or for want of memory."""
@@ -68,7 +68,7 @@ class Tails:
     def park(self, req: Any) -> bool:
         """Move the tail of a settled request to the host; False: there is no room."""
         kv = req.kv
-        low, high = kv.cache_protected_len, kv.kv_committed_len
+        low, high = self._low(kv), kv.kv_committed_len
         begin = self.slab.ranges.take(high - low)
         if begin is None:
             return False
@@ -112,6 +112,11 @@ class Tails:
         req.time_stats.set_completion_time()
         scheduler.output_streamer.stream_output([req], req.return_logprob)
         self.counts["ended_parked"] += 1
+
+    def _low(self, kv: Any) -> int:
+        """Where the tail begins. Of a row of which the tree owns nothing a page stays: SGLang takes one that has no KV
+        allocated for one that was released, and ends where it is released again."""
+        return int(kv.cache_protected_len or self._page)
 
     def _drop(self, req: Any) -> None:
         tail = self._parked.pop(req)
