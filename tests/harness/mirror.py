@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from feather_sglang.sglang.rows import Place
+from feather_sglang.sglang.rows import Place, is_express
 from tests.harness.scheduler import Harness
 
 
@@ -23,9 +23,9 @@ def check_mirror(harness: Harness) -> None:
         running[id(scheduler.chunked_req)] = scheduler.chunked_req
     alive = {key for key, r in running.items() if not r.finished() and key not in set(map(id, queue))}
     known = {id(t.req): t for t in book.running.values()}
-    # One that only waited to be answered is not followed any further; it ends with the step that it is in.
+    # One that only waited to be answered, or for KV that it holds, is not followed any further.
     unknown = [running[key] for key in alive - known.keys()]
-    assert all(req.to_finish is not None for req in unknown), [req.rid for req in unknown]
+    assert all(is_express(req) for req in unknown), [req.rid for req in unknown]
     # A row that finished since the last pass is told in the next; so is one that was retracted into a full queue.
     for key in known.keys() - alive:
         req = known[key].req
@@ -35,3 +35,7 @@ def check_mirror(harness: Harness) -> None:
     assert book.computing.keys() <= book.running.keys()
     if adapter.core is not None:
         adapter.core.check_integrity()
+        index = adapter.core._index
+        assert sorted(index.running()) == sorted(book.running), "the index runs others than the engine"
+        assert index.stats()["waiting"] == len(book.waiting), "the index has another number waiting"
+        assert all(id in index for id in book.waiting), "the index does not know who waits"

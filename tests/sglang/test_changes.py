@@ -133,12 +133,50 @@ def test_where_the_policy_is_not_at_work_nothing_of_it_changes(harness, caplog):
     harness.scheduler.feather.fallen = None
 
 
+def test_the_policy_off_and_on_again(harness):
+    """While it is off what waits is served in the order of its arrival; its clock and its counts go on."""
+    rids = fill(harness)
+    adapter = harness.scheduler.feather
+    before = harness.state()["feather"]
+    assert change(harness, policy="fcfs")
+    state = harness.state()["feather"]
+    assert (state["policy"], "switched off" in state["reason"]) == ("fcfs", True)
+    assert not change(harness, gate="static"), "first it must be on"
+    waiting = [req.rid for req in harness.queue]
+    admitted = len(harness.log.admitted)
+    for _ in range(12):
+        harness.step()
+    served = harness.log.admitted[admitted:]
+    assert served == waiting[: len(served)]
+    assert 0 < len(served) < len(waiting)
+
+    assert change(harness, policy="feather", order="missing")
+    check_mirror_of_the_queue(harness)
+    after = harness.state()["feather"]
+    assert (after["policy"], after["order"], after["running"]) == ("feather", "missing", 0)
+    assert after["waiting"] == len(harness.queue) > 0
+    assert after["admitted"] == before["admitted"]
+    assert after["scheduled_tokens"] == before["scheduled_tokens"]
+    harness.run()
+    check_mirror(harness)
+    assert set(harness.log.finished) == set(rids)
+    assert (adapter.failures, adapter.fallen) == (0, None)
+    assert change(harness, policy="feather"), "it is on already"
+
+
+def check_mirror_of_the_queue(harness):
+    """Rows that were admitted without the policy are not its own."""
+    adapter = harness.scheduler.feather
+    assert sorted(t.req.rid for t in adapter.book.waiting.values()) == sorted(req.rid for req in harness.queue)
+    adapter.core.check_integrity()
+
+
 def test_there_and_back_on_the_wire(harness):
     texts = {"gate": "static", "order": "missing", "aging": "0.02", "barrier_min": "128", "max_wait": "90"}
     ours, rest = of_wire({**to_wire(texts), "other": 3})
     assert (ours, rest) == (texts, {"other": 3})
-    settings, max_wait = changed(settings_with(harness.scheduler), ours)
-    assert max_wait == 90
+    settings, max_wait, policy = changed(settings_with(harness.scheduler), ours)
+    assert (max_wait, policy) == (90, None)
     assert (settings.gate, settings.order, settings.aging, settings.barrier_min) == ("static", "missing", 0.02, 128)
 
 

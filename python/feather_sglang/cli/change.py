@@ -1,4 +1,4 @@
-"""``feather set``: another gate, order, ageing, barrier or bound on a running server."""
+"""``feather set``: another gate, order, ageing, barrier or bound on a running server, or no policy at all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def main(argv: list[str]) -> int:
         raise UsageError(str(error)) from None
     server = Remote(given.url, given.api_key)
     before = server.states()
-    if reasons := [state["reason"] for state in before if state["policy"] != "feather"]:
+    reasons = [state["reason"] for state in before if state["policy"] != "feather"]
+    if reasons and "policy" not in texts:
         raise UsageError(f"the policy is not at work in {given.url} ({reasons[0]}); nothing was changed")
     if not all(server.change(wire)):
         raise UsageError(f"{given.url} refused; its log says why (feather: not changed: ...)")

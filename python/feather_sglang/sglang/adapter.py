@@ -30,8 +30,10 @@ from feather_sglang.core.sharing import Paths
 from feather_sglang.sglang.attention.register import state_of
 from feather_sglang.sglang.attention.source import paths_of_batch
 from feather_sglang.sglang.book import Book
-from feather_sglang.sglang.limits import limits_of
+from feather_sglang.sglang.changes import SWITCHED_OFF
+from feather_sglang.sglang.limits import is_idle, limits_of
 from feather_sglang.sglang.mirror import Mirror
+from feather_sglang.sglang.progress import Progress, StalledError
 from feather_sglang.sglang.queue import WaitingQueue, follow
 from feather_sglang.sglang.ranks import Ranks
 from feather_sglang.sglang.row_order import ALL_ROWS, RowOrder
@@ -78,6 +80,7 @@ class Adapter:
         unread = partial(self.watch.fell_back, "unreadable_request")
         self.mirror = Mirror(settings, new_core, scheduler.page_size, clip, unread)
         self.row_order = RowOrder(scheduler, self.plan_decode) if row_order else None
+        self.progress = Progress()
         self.fallen: str | None = NOT_TAKEN_UP if ranks.size > 1 else None
         """Why the policy does not work, or no more; None: it does."""
         self.failures = 0
@@ -137,6 +140,16 @@ class Adapter:
         """What steps took."""
         if self.core is not None:
             self._guarded(self.core.observe, steps)
+
+    def switch(self, *, on: bool) -> None:
+        """Stand back from here on, first come, first served, or take up again what waits; between two passes."""
+        if on and self.fallen == SWITCHED_OFF:
+            self.fallen = None
+            self._guarded(self.mirror.wake)
+            follow(self._scheduler, self)
+        elif not on and self.fallen is None:
+            self.fallen = SWITCHED_OFF
+            self.mirror.rest()
 
     # --- the waiting queue ---------------------------------------------------------------------------------------
 
@@ -207,7 +220,8 @@ class Adapter:
         adder = self._adder
         stubs = [tracked.req for tracked in self.book.express.values()]
         yield from stubs
-        plan = self._guarded(self._plan, adder) if self.core is not None else None
+        plans = self.core is not None and not self.progress.overdue
+        plan = self._guarded(self._plan, adder) if plans else None
         self.share_failure()
         if plan is None:
             offered = {id(req) for req in stubs}
@@ -323,6 +337,7 @@ class Adapter:
         self.watch.plans(self.core)
         plan = self.core.plan_admissions(limits)
         self._planned = True
+        self.progress.planned(self._passes, limits, plan)
         self.watch.planned(limits, plan, self)
         return plan
 
@@ -333,6 +348,9 @@ class Adapter:
         if core is not None:
             core.settle(reused, {t.id: "not admitted by the engine" for t in refused})
         self.watch.settled([(self.book.running[id], tokens) for id, tokens in reused.items()], refused)
+        admitted = bool(adder.can_run_list)
+        idle = not admitted and is_idle(self._scheduler, self._running(self._batch), adder)
+        self.progress.passed(admitted=admitted, idle=idle)
 
     def _refused(self) -> list[Tracked]:
         """Requests that the loop looked at and did not take, others going first.
@@ -376,6 +394,9 @@ class Adapter:
         self._failed_here = f"failure {self.failures}, in pass {self._passes}: {type(error).__name__}"
         before, self._failed_in = self._failed_in, self._passes
         reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, StalledError):
+            for line in self.progress.last_passes():
+                logger.error("feather: %s", line)
         if before is None or self._passes - before > FORGIVEN_PASSES:
             logger.error("feather: the scheduler core failed (%s); it is built anew", reason, exc_info=error)
             self.watch.fell_back("core_rebuilt")

@@ -1,4 +1,5 @@
-"""Changes at run time: gate, order, ageing, barrier and bound, through SGLang's ``/set_internal_state``.
+"""Changes at run time: gate, order, ageing, barrier and bound, and the policy itself off and on, through SGLang's
+``/set_internal_state``.
 
 SGLang broadcasts the request, so all ranks change between the same two passes; what a bound in seconds comes to in
 tokens, only the leader can tell, and its next tick does. Its values must be numbers: a number is
@@ -10,19 +11,23 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from feather_sglang.core.settings import Settings
-from feather_sglang.sglang.options import FLAGS, Flag, OptionError, check_max_wait, read, replaced
+from feather_sglang.sglang.options import FLAGS, POLICY, Flag, OptionError, check_max_wait, one_of, read, replaced
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "feather_"
 
-_NAMES = ("gate", "order", "aging", "barrier_min", "max_wait")
-CHANGEABLE: dict[str, Flag] = {flag.name: flag for flag in FLAGS if flag.name in _NAMES}
+SWITCHED_OFF = "it was switched off; feather set policy=feather switches it on"
+"""Why the policy does not work in a server in which it was."""
 
-_CHOICES = ("gate", "order")
+_NAMES = ("gate", "order", "aging", "barrier_min", "max_wait")
+_SWITCH = Flag("policy", one_of(POLICY, "fcfs"), f"{{{POLICY},fcfs}}", POLICY, "The policy, off and on.")
+CHANGEABLE: dict[str, Flag] = {flag.name: flag for flag in FLAGS if flag.name in _NAMES} | {"policy": _SWITCH}
+
+_CHOICES = ("gate", "order", "policy")
 
 
 def to_wire(texts: Mapping[str, str]) -> dict[str, float]:
@@ -51,14 +56,24 @@ def of_wire(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     return ours, rest
 
 
-def changed(settings: Settings, texts: Mapping[str, str]) -> tuple[Settings, float | None]:
-    """The settings with changes, and another bound on waiting, in seconds; None: the same.
+class Changed(NamedTuple):
+    """What a request asks for; None: as it is."""
+
+    settings: Settings
+    max_wait: float | None
+    """The bound on waiting, in seconds."""
+    policy: str | None
+    """``feather`` or ``fcfs``."""
+
+
+def changed(settings: Settings, texts: Mapping[str, str]) -> Changed:
+    """The settings with changes.
 
     :raises OptionError: with one line, if one of them is not good.
     """
     values = _values(texts)
-    max_wait = values.pop("max_wait", None)
-    return replaced(settings, values), max_wait
+    max_wait, policy = values.pop("max_wait", None), values.pop("policy", None)
+    return Changed(replaced(settings, values), max_wait, policy)
 
 
 def set_internal_state(original: Callable[..., Any], scheduler: Any, recv_req: Any, *args: Any, **named: Any) -> Any:
@@ -70,9 +85,11 @@ def set_internal_state(original: Callable[..., Any], scheduler: Any, recv_req: A
 
     adapter = scheduler.__dict__.get("feather")
     try:
-        if adapter is None or adapter.fallen is not None:
+        if adapter is None or adapter.fallen not in (None, SWITCHED_OFF):
             raise OptionError("the policy is not at work in this server; nothing of it can be changed.")
-        settings, max_wait = changed(adapter.settings, texts)
+        settings, max_wait, policy = changed(adapter.settings, texts)
+        if adapter.fallen is not None and policy != POLICY:
+            raise OptionError("the policy is switched off; switch it on first: policy=feather.")
     except OptionError as error:
         logger.warning("feather: not changed: %s", error)
         return SetInternalStateReqOutput(updated=False)
@@ -80,6 +97,8 @@ def set_internal_state(original: Callable[..., Any], scheduler: Any, recv_req: A
     theirs.server_args = rest
     answer = original(scheduler, theirs, *args, **named)
     if answer.updated:
+        if policy is not None:
+            adapter.switch(on=policy == POLICY)
         if settings != adapter.settings:
             adapter.reconfigure(settings)
         if max_wait is not None:

@@ -54,6 +54,8 @@ class Mirror:
         self._page = page
         self._clip = clip
         self._unread = unread
+        self._resting: Core | None = None
+        """The core of a policy that was switched off: its counts go on when it is switched on."""
         self._passes = 0
         self._due: defaultdict[int, list[Tracked]] = defaultdict(list)
         """Rows by the pass in which to look whether their output grew by a chunk; only a row's last entry counts."""
@@ -62,8 +64,12 @@ class Mirror:
         """A request came into the waiting queue."""
         core = self.core
         tracked = self.book.enter(req, core.scheduled_tokens if core is not None else 0)
-        if tracked is not None and core is not None:
+        if core is None:
+            return
+        if tracked is not None:
             self._enqueue(core, tracked)
+        else:
+            core.leave(req.feather.id, None)  # a row that was being aborted when it was retracted
 
     def release(self, tracked: Tracked, produced: int | None) -> None:
         """A request is gone. ``produced``: output tokens, if its KV went to the cache; None: it did not."""
@@ -121,6 +127,17 @@ class Mirror:
         """Begin anew, before anything came."""
         self._settings = settings
         self.core = self.new_core(settings)
+
+    def rest(self) -> None:
+        """Follow nothing any more, until ``wake``."""
+        self._resting, self.core = self.core, None
+        self.book.clear()
+
+    def wake(self) -> None:
+        """A new core, with the clock and the counts of the old one, and nothing in it."""
+        if self._resting is not None:
+            self._rebuild(self._resting)
+            self._resting = None
 
     def bound_waits(self, tokens: int) -> None:
         """Another bound on waiting, for this core and those after it."""

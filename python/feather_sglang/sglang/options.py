@@ -57,7 +57,9 @@ _OF_YAML = {"true": "on", "false": "off"}
 """What YAML takes ``on`` and ``off`` for, as SGLang hands it on."""
 
 
-def _one_of(*choices: str) -> Callable[[str], str]:
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Reads one of these."""
+
     def read(text: str) -> str:
         text = _OF_YAML.get(text, text)
         if text not in choices:
@@ -70,7 +72,7 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 FLAGS: tuple[Flag, ...] = (
     Flag(
         "order",
-        _one_of(*ORDERS),
+        one_of(*ORDERS),
         f"{{{','.join(ORDERS)}}}",
         _DEFAULTS["order"],
         "Which request comes next. held: the oldest, unless running rows hold much more of another; missing: the one "
@@ -78,7 +80,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "gate",
-        _one_of(*GATES, *BATCHING),
+        one_of(*GATES, *BATCHING),
         f"{{{','.join((*GATES, *BATCHING))}}}",
         _DEFAULTS["gate"],
         "When to stop filling the batch before it is full. For batch jobs, offline: a batch is admitted when the last "
@@ -100,7 +102,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "length",
-        _one_of(*LENGTHS),
+        one_of(*LENGTHS),
         f"{{{','.join(LENGTHS)}}}",
         _DEFAULTS["length"],
         "With --feather-lanes: what predicts an output's length. request: the client, as "
@@ -122,7 +124,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "barrier",
-        _one_of("on", "off"),
+        one_of("on", "off"),
         "{on,off}",
         "on",
         "If requests wait for a prefix that is being computed; off only to measure what that brings.",
@@ -173,14 +175,14 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "row_order",
-        _one_of("on", "off"),
+        one_of("on", "off"),
         "{on,off}",
         "on",
         "Keep the rows of a decode batch sorted by family, so that a shared prefix is read by neighbours.",
     ),
     Flag(
         "sharing",
-        _one_of("on", "off", "auto"),
+        one_of("on", "off", "auto"),
         "{on,off,auto}",
         "auto",
         "With --attention-backend feather-cascade, under any policy: if rows that share a prefix read it together; "
@@ -188,7 +190,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "decode",
-        _one_of(*DECODES),
+        one_of(*DECODES),
         f"{{{','.join(DECODES)}}}",
         _DEFAULTS["decode"],
         "Which rows decode. aligned: those of similar KV length, where the longest row of a batch is found to matter; "
@@ -210,7 +212,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "park",
-        _one_of("off", "pressure"),
+        one_of("off", "pressure"),
         "{off,pressure}",
         "off",
         "pressure: when the KV pool is full, copy what is a running request's own to host memory and go on with it "
@@ -232,7 +234,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "on_mismatch",
-        _one_of("refuse", "fcfs"),
+        one_of("refuse", "fcfs"),
         "{refuse,fcfs}",
         "refuse",
         "What to do with an SGLang that the plugin does not know or cannot hook: end with a message, or serve first "

@@ -16,6 +16,7 @@ from feather_sglang.core.interface import Decode, Limits, Resident
 from feather_sglang.core.parking import fit
 from feather_sglang.sglang.parking import batches
 from feather_sglang.sglang.parking.tails import Tails, settled
+from feather_sglang.sglang.progress import PATIENCE
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ class Rows:
         self._always = always
         self._apart = False
         """Whether rows sat out since the batch was sorted."""
+        self._still = 0
+        """Passes since a row decoded."""
         Rows._current = weakref.ref(self)
 
     @classmethod
@@ -73,7 +76,9 @@ class Rows:
             return original(self._scheduler, batch)
         self.partial += 1
         if not rows:
+            self._still += 1
             return None
+        self._still = 0
         self._apart = True
         taken = batches.take(batch, rows)
         result = original(self._scheduler, taken)
@@ -157,7 +162,9 @@ class Rows:
             may_choose_rows=True,
             may_park=self.tails.slab.tokens > 0,
         )
-        decode = self._choose(limits, residents) or fit(residents, limits)
+        decode = self._choose(limits, residents) if self._still < PATIENCE else None
+        if decode is None:
+            decode = fit(residents, limits)
         for id in decode.park:
             self.tails.park(batch.reqs[position[id]])
         refused = [id for id in decode.resume if not self.tails.resume(batch.reqs[position[id]])]
