@@ -154,7 +154,8 @@ def step_overlap(scheduler: Any, chosen: Callable[[Any], None] = lambda batch: N
         scheduler._sched_idled = True
     if scheduler.last_batch and not at_once:
         scheduler.process_batch_result(*scheduler.result_queue.popleft())
-    scheduler.launch_batch_sample_if_needed(result, batch)
+    if scheduler.is_generation:
+        scheduler.launch_batch_sample_if_needed(result, batch)
     scheduler.last_batch = batch
 
 

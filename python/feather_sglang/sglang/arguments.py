@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from feather_sglang import __version__
-from feather_sglang.sglang import observe
+from feather_sglang.sglang import coexistence, observe
 from feather_sglang.sglang.attention import BACKEND
 from feather_sglang.sglang.attention.support import check_arguments
 from feather_sglang.sglang.compat import check_patches, check_version
@@ -157,15 +157,9 @@ def _check(server_args: Any, page_size: int | None) -> None:
     settings_of(options, page_size=page_size or 1, kv_capacity=1 << 20, hash_key=(0, 0))
     support.check_options(options)
     support.check_arguments(options, server_args)
-    if server_args.enable_priority_scheduling:
+    if (case := coexistence.first(coexistence.REFUSED, server_args)) is not None:
         raise OptionError(
-            "--schedule-policy feather does not go with --enable-priority-scheduling: SGLang orders by priority only "
-            "under fcfs and lof. Leave one of the two out."
-        )
-    if server_args.enable_pdmux:
-        raise OptionError(
-            "--schedule-policy feather does not go with --enable-pdmux, which prefills and decodes side by side. Leave "
-            "one of the two out."
+            f"--schedule-policy feather does not go with {case.what}: {case.why}. Leave one of the two out."
         )
     if (
         options.on_mismatch == "refuse"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from feather_sglang.core.interface import Limits
+from feather_sglang.sglang.coexistence import ORDERED_ONLY, first
 
 UNLIMITED = 1 << 40
 """Prefill tokens of a pass where SGLang sets no limit."""
@@ -22,9 +23,7 @@ def is_idle(scheduler: Any, running: list[Any], adder: Any) -> bool:
 
 def may_stop(scheduler: Any, running_batch: Any) -> bool:
     """Whether a decode step would follow a pass that stops early: prefill-only work would spin instead."""
-    return bool(
-        scheduler.is_generation and not running_batch.is_prefill_only and scheduler.disaggregation_mode.value == "null"
-    )
+    return not running_batch.is_prefill_only and first(ORDERED_ONLY, scheduler) is None
 
 
 def prefill_tokens(adder: Any) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from feather_sglang.core.interface import Decode, Limits
+from feather_sglang.sglang.coexistence import ROWS_LEFT_ALONE, reason
 
 ALL_ROWS = Limits(kv_tokens=0, rows=0, prefill_tokens=0)
 """Limits of a pass in which every row decodes: they only name an order."""
@@ -64,17 +65,8 @@ class RowOrder:
 
 
 def without_order(scheduler: Any) -> str | None:
-    """Why the rows of this scheduler's batches are left alone; None: they are sorted.
-
-    Each of these keeps state by row in a place that was not seen to follow.
-    """
-    if not scheduler.spec_algorithm.is_none():
-        return "speculative decoding keeps drafts by row"
-    if scheduler.model_config.is_encoder_decoder:
-        return "an encoder-decoder model keeps encoder states by row"
-    if scheduler.enable_hisparse:
-        return "sparse attention keeps a device buffer by row"
-    return None
+    """Why the rows of this scheduler's batches are left alone; None: they are sorted."""
+    return reason(ROWS_LEFT_ALONE, scheduler)
 
 
 def _is_left_of(reqs: Sequence[Any], before: Sequence[Any]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from feather_sglang import __version__
 from feather_sglang.core.recording import Recorder
 from feather_sglang.core.settings import Settings
-from feather_sglang.sglang import compat, observe, queue
+from feather_sglang.sglang import coexistence, compat, observe, queue
 from feather_sglang.sglang.adapter import Adapter
 from feather_sglang.sglang.arguments import hash_key_of, mismatch_message, options_of, resolved_of
 from feather_sglang.sglang.compat import check_route, check_version, counts_held_rows
@@ -110,13 +110,7 @@ def attach(
 
 def without_meaning(scheduler: Any) -> str | None:
     """Why ordering by prefix has no meaning in this scheduler; None: it has."""
-    if scheduler.disaggregation_mode.value == "decode":
-        return "a decode server of a disaggregated pair takes requests that are prefilled already"
-    if scheduler.dllm_config is not None:
-        return "a diffusion language model has queues of its own"
-    if getattr(scheduler.tree_cache, "disable", True):
-        return "the radix cache is off, so nothing is shared"
-    return None
+    return coexistence.reason(coexistence.INERT, scheduler)
 
 
 def row_order_of(adapter: Adapter) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from feather_sglang.sglang.coexistence import ROWS_ALL_DECODE, first
 from feather_sglang.sglang.compat import installed_version
 from feather_sglang.sglang.options import OptionError, Options
 
@@ -26,15 +27,8 @@ def check_arguments(options: Options, resolved: Any) -> None:
     if options.park == "off" and options.decode == "all":
         return
     name = "--feather-park" if options.park != "off" else "--feather-decode"
-    for unfit, option, why in (
-        (resolved.pp_size > 1, "--pp-size", "pipeline stages have several batches in flight"),
-        (resolved.speculative_algorithm is not None, "--speculative-algorithm", "drafts are kept by row"),
-        (resolved.enable_dp_attention, "attention data parallelism", "ranks must step together"),
-        (resolved.disaggregation_mode != "null", "--disaggregation-mode", "rows are handed over to another server"),
-        (resolved.enable_hierarchical_cache, "--enable-hierarchical-cache", "it moves KV to the host on its own"),
-    ):
-        if unfit:
-            raise OptionError(f"{name} does not go with {option}: {why}. Leave one of the two out.")
+    if (case := first(ROWS_ALL_DECODE, resolved)) is not None:
+        raise OptionError(f"{name} does not go with {case.what}: {case.why}. Leave one of the two out.")
     if not is_supported():
         raise OptionError(f"{name} needs SGLang {SINCE} or later, and this is {installed_version()}. Leave it out.")
 
