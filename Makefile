@@ -19,7 +19,7 @@ OPS ?= 100000000
 SEED ?= 1
 DIST ?= dist
 
-.PHONY: help setup test check soak soak-index fuzz mutants wheel matrix lock clean demo bench
+.PHONY: help setup test check soak soak-live soak-index fuzz mutants wheel matrix lock clean demo bench
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -74,8 +74,12 @@ check: setup ## Lint, format, types and the fast tests: under three minutes
 	MYPYPATH=python $(BIN)/python -m mypy.stubtest feather_sglang._cht
 	$(BIN)/python -m pytest -m "not slow"
 
-soak: setup ## Chaos on the real Scheduler: REQUESTS=N (100,000), SEED=S
-	$(BIN)/python -W ignore -m tests.soak $(or $(REQUESTS),100000) $(or $(SEED),1)
+soak: setup ## Chaos on the real Scheduler: REQUESTS=N (100,000), SEED=S, in shards that go on where they ended
+	$(BIN)/python -W ignore -m tests.soak --requests $(or $(REQUESTS),100000) --seed $(SEED) \
+		$(if $(REPLAY),--replay $(REPLAY))
+
+soak-live: setup ## A server under clients that abort and hang up: MINUTES=N (10), SEED=S
+	$(BIN)/python -m tests.soak.live --minutes $(or $(MINUTES),10) --seed $(SEED)
 
 soak-index: ## Random operations on the index and on the naive model: OPS=N (100 million), SEED=S
 	@cargo run --quiet --profile soak --package cht --example soak -- $(OPS) $(SEED)
