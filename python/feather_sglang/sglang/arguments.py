@@ -114,11 +114,12 @@ def read_config(original: Callable[..., Any], merger: Any, argv: list[str], *arg
         _exit(OptionError(f"--config cannot be used: {first}. Give a YAML file of arguments (key: value)."))
     finally:
         log.disabled = False
-    options = [flag.option for flag in FLAGS]
+    prefix, options = f"--{POLICY}-", [flag.option for flag in FLAGS]
     for name in (argument.partition("=")[0] for argument in merged):
-        if name.startswith(f"--{POLICY}") and not any(option.startswith(name) for option in options):
-            near = difflib.get_close_matches(name, options, n=1, cutoff=0)[0]
-            _exit(OptionError(f"{name} is no option of feather-sglang {__version__}; the nearest is {near}."))
+        if name.startswith(prefix) and not any(option.startswith(name) for option in options):
+            names = [option.removeprefix(prefix) for option in options]
+            near = difflib.get_close_matches(name.removeprefix(prefix), names, n=1, cutoff=0)[0]
+            _exit(OptionError(f"{name} is no option of feather-sglang {__version__}; the nearest is {prefix}{near}."))
     return merged
 
 
