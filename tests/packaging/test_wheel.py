@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -98,7 +99,8 @@ def test_it_forms_a_batch_where_there_is_nothing_else(dist: Path, tmp_path: Path
     venv.create(tmp_path / "clean", symlinks=True)
     python = tmp_path / "clean" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index"]
-    subprocess.run([*pip, *dist.glob("*.whl")], check=True)
+    elsewhere = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([*pip, *dist.glob("*.whl")], env=elsewhere, check=True)
     alone = {"PATH": str(python.parent)}
     assert shutil.which("cargo", path=alone["PATH"]) is None
 
