@@ -59,16 +59,8 @@ def test_a_server_of_two_ranks_without_the_plugin_serves_by_name(site: Path, tmp
     Before 0.5.22 SGLang makes a group of two ranks on CUDA devices only: there, one rank serves."""
     count = 2 if support.is_supported() else 1
     model = write_model(tmp_path / "model", num_hidden_layers=2, num_key_value_heads=2, tie_word_embeddings=False)
-    args = [
-        "--model-path",
-        str(model),
-        *ON_CPU,
-        "--load-format",
-        "dummy",
-        "--skip-tokenizer-init",
-        "--tp-size",
-        str(count),
-    ]
+    args = ["--model-path", str(model), *ON_CPU, "--load-format", "dummy", "--skip-tokenizer-init"]
+    args += ["--tp-size", str(count), "--max-total-tokens", "20000", "--max-running-requests", "24"]
     flags = ["--schedule-policy", "feather", "--feather-aging", "0.25", "--feather-gate", "static"]
     env = first(site, install(tmp_path / "plugin")["PYTHONPATH"]) | {
         "SGLANG_PLATFORM": "feather_cpu",
@@ -78,8 +70,7 @@ def test_a_server_of_two_ranks_without_the_plugin_serves_by_name(site: Path, tmp
         "SGLANG_PLUGINS": "feather_cpu,feather_rank_faults",
     }
     log = tmp_path / "log"
-    sizes = ["--max-total-tokens", "20000", "--max-running-requests", "24"]
-    with server.running([*args, *flags, *sizes], log=log, env=env) as running:
+    with server.running([*args, *flags], log=log, env=env) as running:
         for prompt in ([7] * 300, [7] * 300 + [8] * 9):
             answer = generate(running.url, prompt)
             assert len(answer["output_ids"]) == 4
