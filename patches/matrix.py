@@ -91,7 +91,8 @@ def outcomes(report: Path) -> dict[str, Any]:
     skipped: dict[str, str] = {}
     failed: dict[str, str] = {}
     for case in xml.parse(report).iter("testcase"):
-        file = case.get("classname", "").replace(".", "/") + ".py"
+        module = [part for part in case.get("classname", "").split(".") if not part.startswith("Test")]
+        file = "/".join(module) + ".py"
         name = f"{file}::{case.get('name')}"
         if (found := case.find("skipped")) is not None:
             skipped[name] = found.get("message", "")
