@@ -111,16 +111,15 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := set(given.version) - set(all_series()):
         parser.error(f"there is no series for {', '.join(unknown)}; expected some of {', '.join(all_series())}")
-    known = json.loads(RESULT.read_text())["versions"] if RESULT.exists() else {}
     sound = True
     for version in given.version or [DEFAULT]:
         python = make(version, given.dist, CACHE / f"sglang-{version}")
         found = tested(python, given.tests or list(TESTS if version == DEFAULT else TESTS[:1]))
         sound &= not found["failed"]
-        date = time.strftime("%Y-%m-%d", time.gmtime())
-        known[version] = {"date": date, "machine": machine(), **found}
         print(f"SGLang {version}: {sum(found['passed'].values())} passed, {len(found['failed'])} failed", flush=True)
         if given.tests is None:
+            known = json.loads(RESULT.read_text())["versions"] if RESULT.exists() else {}
+            known[version] = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "machine": machine(), **found}
             RESULT.write_text(json.dumps({"schema": SCHEMA, "versions": dict(sorted(known.items()))}, indent=1) + "\n")
     return 0 if sound else 1
 
