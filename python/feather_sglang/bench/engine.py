@@ -21,13 +21,13 @@ import msgspec  # noqa: E402
 import sglang.srt.managers.scheduler as scheduler_module  # noqa: E402  loaded before plugins, as in its own process
 import torch  # noqa: E402
 import zmq  # noqa: E402
+from sglang.srt import runtime_context  # noqa: E402
 from sglang.srt.distributed.parallel_state import (  # noqa: E402
     destroy_distributed_environment,
     destroy_model_parallel,
 )
 from sglang.srt.managers import io_struct  # noqa: E402
 from sglang.srt.plugins import load_plugins  # noqa: E402
-from sglang.srt.runtime_context import SpawnRanks, publish, spawn_world_rank  # noqa: E402
 from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
 from sglang.srt.server_args import PortArgs, ServerArgs  # noqa: E402
 
@@ -60,9 +60,7 @@ def start(model: Path, *, overlap: bool, settings: Mapping[str, Any]) -> Any:
     args = ServerArgs(**(defaults | dict(settings)))
     args.resolve_once()
     args.check_server_args()
-    ranks = SpawnRanks(world_rank=spawn_world_rank(args, tp_rank=0, pp_rank=0), dp_rank=None, gpu_id=0)
-    publish(args, role="scheduler", ranks=ranks)
-    scheduler = scheduler_module.Scheduler(args, PortArgs.init_new(args))
+    scheduler = _made(args)
     scheduler.enable_skip_finishing_decode = overlap  # as the event loops set it
     scheduler.result_queue = deque()
     scheduler._war_barrier_enabled = False
@@ -79,6 +77,18 @@ def draw_weights(scheduler: Any) -> None:
     for name, weights in scheduler.tp_worker.model_runner.model.named_parameters():
         drawn = torch.randn(weights.shape, generator=generator) * 0.4
         weights.data.copy_(torch.ones(weights.shape) if "norm" in name else drawn)
+
+
+def _made(args: ServerArgs) -> Any:
+    ports = PortArgs.init_new(args)
+    if not hasattr(runtime_context, "SpawnRanks"):  # SGLang 0.5.20: a Scheduler is told its ranks
+        runtime_context.publish(args, role="scheduler")
+        names = ("gpu_id", "tp_rank", "moe_ep_rank", "pp_rank", "attn_cp_rank", "moe_dp_rank")
+        return scheduler_module.Scheduler(args, ports, **dict.fromkeys(names, 0), dp_rank=None)
+    world_rank = runtime_context.spawn_world_rank(args, tp_rank=0, pp_rank=0)
+    ranks = runtime_context.SpawnRanks(world_rank=world_rank, dp_rank=None, gpu_id=0)
+    runtime_context.publish(args, role="scheduler", ranks=ranks)
+    return scheduler_module.Scheduler(args, ports)
 
 
 def _alive(kind: type) -> list[Any]:
