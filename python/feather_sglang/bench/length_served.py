@@ -87,7 +87,7 @@ def _retracting(options: Mapping[str, Any], size: Mapping[str, Any]) -> dict[str
             computed += sum(batch.extend_lens)
 
     with _scheduler(options, size) as scheduler:
-        requests = _send(scheduler, lengths)
+        requests = _send(scheduler, lengths, ends_early=True)
         ScheduleBatch.retract_decode = count
         try:
             _run(scheduler, add)
@@ -122,13 +122,18 @@ def _scheduler(options: Mapping[str, Any], settings: Mapping[str, Any]) -> Itera
                 os.environ[name] = value
 
 
-def _send(scheduler: Any, lengths: list[tuple[int, int]]) -> list[Any]:
-    """Prompts of random tokens: (tokens, tokens to generate)."""
+def _send(scheduler: Any, lengths: list[tuple[int, int]], ends_early: bool = False) -> list[Any]:
+    """Prompts of random tokens: (tokens, tokens to generate).
+
+    :param ends_early: they may end sooner, so that SGLang sets aside less than that.
+    """
     draw = random.Random(1)
     requests = []
     for number, (prompt, new) in enumerate(lengths):
         tokens = [draw.randrange(2, VOCABULARY) for _ in range(prompt)]
-        scheduler.process_input_requests([engine.tokenized(f"r{number}", tokens, new)])
+        request = engine.tokenized(f"r{number}", tokens, new)
+        request.sampling_params.ignore_eos = not ends_early
+        scheduler.process_input_requests([request])
         requests.append(scheduler.waiting_queue[-1])
     return requests
 

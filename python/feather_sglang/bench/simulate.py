@@ -223,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_bin_counts,
         metavar="K,K",
         help="instead: requests a step of static batches from so many bins of known output length, in theory and "
-        "through the core; outputs are drawn from TRACE, or from uniform:LOW,HIGH",
+        "through the core; outputs are those of TRACE, or of uniform:LOW,HIGH",
     )
     parser.add_argument(
         "--batch", type=_whole("--batch"), default=16, metavar="B", help="with --bins: requests a batch (default: 16)"

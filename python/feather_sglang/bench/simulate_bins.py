@@ -24,15 +24,17 @@ _UNIFORM = re.compile(r"uniform:(\d+),(\d+)")
 def measure(trace: Path, counts: list[int], batch: int, limit: int | None) -> list[dict[str, Any]]:
     """A row for each number of bins: c_k in requests a step, by theory and by the core, which knows every output.
 
-    :param trace: whose outputs are drawn from, with equal chances; or ``uniform:LOW,HIGH``.
+    :param trace: whose outputs come equally often, in random order; or ``uniform:LOW,HIGH``.
     :param limit: requests to serve; None: enough for a tenth of a percent or so.
     :raises UsageError: if the range of outputs is none.
     """
-    theory, one = _outputs(trace)
+    theory, known = _outputs(trace)
     rows = []
     for count in counts:
-        draw = random.Random(count)
-        outputs = [one(draw) for _ in range(limit or max(REQUESTS // count, LEAST))]
+        wanted = limit or max(REQUESTS // count, LEAST)
+        outputs = known * -(-wanted // len(known))  # whole times: their mean is exact
+        random.Random(count).shuffle(outputs)
+        outputs = outputs[:limit]
         said, served = theory(count, batch), bins.simulated(outputs, count, batch)
         error = served.throughput / said - 1
         rows.append({"bins": count, "theory": said, "simulated": served.throughput, "error": error})
@@ -56,13 +58,13 @@ def render(rows: list[dict[str, Any]], batch: int) -> str:
     return "\n".join(lines)
 
 
-def _outputs(trace: Path) -> tuple[Callable[[int, int], float], Callable[[random.Random], int]]:
-    """c_k of a number of bins and a batch, and a draw."""
+def _outputs(trace: Path) -> tuple[Callable[[int, int], float], list[int]]:
+    """c_k of a number of bins and a batch, and the outputs."""
     match = _UNIFORM.fullmatch(str(trace))
     if match is None:
         known = [job.output for job in read(trace).jobs]
-        return lambda count, batch: bins.of_sample(known, count, batch), lambda draw: draw.choice(known)
+        return lambda count, batch: bins.of_sample(known, count, batch), known
     low, high = int(match[1]), int(match[2])
     if not 0 < low <= high:
         raise UsageError(f"{trace}: expected two output lengths of at least 1, the smaller first, as uniform:16,112")
-    return lambda count, batch: bins.uniform(low - 0.5, high + 0.5, count, batch), lambda draw: draw.randint(low, high)
+    return lambda count, batch: bins.uniform(low - 0.5, high + 0.5, count, batch), [*range(low, high + 1)]
