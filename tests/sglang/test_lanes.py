@@ -27,11 +27,13 @@ def send(harness: Any, prompt: list[int], new: int, said: Any) -> str:
 
 
 def serve(harness: Any, **settings: Any) -> tuple[int, list[list[int]]]:
-    """Requests of U[LOW, HIGH] output tokens in static batches: forward steps, and the outputs of each batch."""
+    """Requests of U[LOW, HIGH] output tokens, each as often, so that bins hold whole batches: forward steps, and the
+    outputs of each batch."""
     harness.reconfigure(gate="offline", **settings)
-    draw, tokens, outputs = random.Random(3), Tokens(), {}
-    for _ in range(REQUESTS):
-        new = draw.randint(LOW, HIGH)
+    tokens, outputs = Tokens(), {}
+    lengths = [*range(LOW, HIGH + 1)] * (REQUESTS // (HIGH + 1 - LOW))
+    random.Random(3).shuffle(lengths)
+    for new in lengths:
         outputs[send(harness, tokens.take(8), new, new)] = new
     log = harness.run()
     assert log.finished.keys() == outputs.keys()
@@ -50,7 +52,7 @@ def test_static_bins(start, overlap):
     for lanes in (1, 2, 4, 8) if overlap else (4,):
         steps, batches = serve(harness, lanes=lanes, length="request")
         assert steps == sum(max(batch) for batch in batches)
-        assert len(batches) <= REQUESTS // BATCH + lanes
+        assert [len(batch) for batch in batches] == [BATCH] * (REQUESTS // BATCH)
         found[lanes] = REQUESTS / steps
         assert found[lanes] == pytest.approx(uniform(LOW - 0.5, HIGH + 0.5, lanes, BATCH), rel=0.07)
     assert sorted(found.values()) == list(found.values())
