@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from feather_sglang.bench.length_runs import THEORY
 from feather_sglang.bench.picture import canvas, save
 
 _LINES = {
@@ -38,7 +39,7 @@ def draw(report: Mapping[str, Any], paths: list[Path], *, subtitle: str) -> None
         grid[3].plot(names, [row["theory"] for row in theory], "-", color="#5b6770", lw=1.1, label="theory")
         grid[3].plot(names, [row["simulated"] for row in theory], "x", color="#1b7f79", ms=5, label="through the core")
         grid[3].set_ylim(bottom=0)
-        grid[3].set_title("Static, U[16, 112]: requests a step")
+        grid[3].set_title("U[{}, {}]: requests a step".format(*THEORY))
         grid[3].legend(frameon=False, loc="lower right")
         for axes in grid:
             axes.set_xlabel("bins")

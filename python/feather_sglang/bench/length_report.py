@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from feather_sglang.bench.length_runs import MODES, PREDICTORS
+from feather_sglang.bench.length_runs import BATCH, MODES, PREDICTORS, THEORY, UNIFORM
 from feather_sglang.bench.results import Circumstances
 
 SCHEMA = {"name": "feather bench length", "version": 1}
@@ -59,7 +59,7 @@ def render(result: Mapping[str, Any]) -> str:
     """The tables."""
     rows = result["rows"]
     parts = []
-    for workload, what in (("mooncake", "Mooncake's output lengths"), ("uniform", "outputs of U[64, 1024]")):
+    for workload, what in _WORKLOADS.items():
         there = [row for row in rows if row["workload"] == workload]
         fcfs = next(row for row in there if row["mode"] == "fcfs")
         lines = [
@@ -77,7 +77,9 @@ def render(result: Mapping[str, Any]) -> str:
         for row in rows
         if row["workload"] == "theory"
     ]
-    parts.append(f"Static batches of U[16, 112], 16 each, requests a step (modelled)\n{_table(theory)}")
+    parts.append(
+        f"Static batches of U[{THEORY[0]}, {THEORY[1]}], {BATCH} each, requests a step (modelled)\n{_table(theory)}"
+    )
     parking = result["parking"]
     parts.append(
         "Parking against retraction, 40 requests in a pool for some 15 (measured)\n"
@@ -97,6 +99,7 @@ def render(result: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+_WORKLOADS = {"mooncake": "Mooncake's output lengths", "uniform": f"outputs of U[{UNIFORM[0]}, {UNIFORM[1]}]"}
 _NAMES = {"static": "static batches", "lanes": "lanes, continuous"}
 
 
