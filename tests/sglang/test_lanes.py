@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from feather_sglang.sglang.changes import changed
 from feather_sglang.sglang.options import OUTPUT_TOKENS
 from feather_sglang.simulate.bins import uniform
 from tests.harness.mirror import check_mirror
@@ -124,11 +125,9 @@ def test_another_gate_is_a_change_at_run_time(start):
     for n in (5, 20, 6, 30):
         send(harness, tokens.take(20), n, n)
     harness.step()
-    from feather_sglang.sglang.changes import changed
-
     adapter = harness.scheduler.feather
     for texts in ({"gate": "refill"}, {"gate": "offline"}, {"order": "held"}):
-        settings, _ = changed(adapter.settings, texts)
+        settings, *_ = changed(adapter.settings, texts)
         adapter.reconfigure(settings)
         harness.step()
     assert adapter.core.lanes.count == 2

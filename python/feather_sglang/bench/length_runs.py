@@ -29,7 +29,7 @@ PROFILE = "h200"
 ROWS = 64
 SCALE = 1 / 16
 SPEED = 16.0
-"""Arrivals so many times as fast as recorded: twice what first come, first served keeps up with."""
+"""Arrivals so many times as fast as recorded: more than twice as fast as first come, first served serves them."""
 LEVEL_TOKENS = int(512 * SCALE)
 UNIFORM = (64, 1024)
 """Output tokens of the other workload, everything else alike."""
