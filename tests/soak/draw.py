@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from feather_sglang.core.settings import DECODES, GATES, ORDERS
+from feather_sglang.core.settings import BATCHING, DECODES, GATES, LENGTHS, ORDERS
 from tests.soak.script import (
     Abort,
     AbortAll,
@@ -60,13 +60,16 @@ def _settings(rng: random.Random, seed: int) -> Script:
         }
     core: dict[str, Any] = {
         "order": rng.choice(ORDERS),
-        "gate": rng.choice(["never", *GATES]),
+        "gate": rng.choice(["never", *GATES, *BATCHING]),
         "gate_seed": seed % 1_000,
         "chunk_size": page * rng.choice([1, 4, 8]) if page > 1 else rng.choice([1, 16, 64, 100]),
         "barrier": rng.random() < 0.9,
         "barrier_min": rng.choice([0, 64, 256]),
         "max_wait_tokens": rng.choice([0, 2_000, 50_000, 10**9]),
         "aging": rng.choice([0.0, 0.05, 0.2]),
+        "lanes": rng.choice([1, 1, 4]),
+        "length": rng.choice(LENGTHS),
+        "refill_rows": rng.choice([1, 4]),
         "decode": decode,
         "align_rows": rng.choice([2, 6]),
     }
@@ -111,9 +114,10 @@ class _Load:
             fields = {"cache_salt": rng.choice([None, "", "a"]), "extra_key": rng.choice([None, "", "b"])}
         if self.script.adapters:
             fields["lora_id"] = rng.choice([None, *range(self.script.adapters)])
+        said = rng.choice([None, None, 4, 30, -1, "many"])
         if rng.random() < 0.05:
             fields |= {"return_logprob": True, "logprob_start_len": rng.choice([-1, 0, 100])}
-        return Send(number, rng.choice([1, 2, 8, 32, 32]), rng.random() < 0.3, fields)
+        return Send(number, rng.choice([1, 2, 8, 32, 32]), rng.random() < 0.3, said, fields)
 
     def _prompt(self, number: int) -> Prompt:
         """Log-uniform lengths, 1 to 4k tokens, and now and then up to 8k; often the beginning of one seen before."""
@@ -160,7 +164,7 @@ class _Load:
     def _change(self) -> dict[str, str]:
         rng = self.rng
         every = {
-            "gate": rng.choice(GATES),
+            "gate": rng.choice([*GATES, *BATCHING]),
             "order": rng.choice(ORDERS),
             "aging": rng.choice(["0", "0.05", "0.2"]),
             "barrier_min": rng.choice(["0", "64", "256"]),

@@ -19,6 +19,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 
 from feather_sglang.sglang.arguments import resolved_of
 from feather_sglang.sglang.changes import to_wire
+from feather_sglang.sglang.options import OUTPUT_TOKENS
 from feather_sglang.sglang.parking import start as parking
 from feather_sglang.sglang.ticks import Ticks
 from tests.harness import pool
@@ -99,7 +100,10 @@ class Episode:
     # --- actions -------------------------------------------------------------------------------------------------
 
     def _send(self, action: a.Send) -> None:
-        params = SamplingParams(max_new_tokens=action.new, temperature=0, ignore_eos=action.ignore_eos)
+        said = None if action.said is None else {OUTPUT_TOKENS: action.said}
+        params = SamplingParams(
+            max_new_tokens=action.new, temperature=0, ignore_eos=action.ignore_eos, custom_params=said
+        )
         params.normalize(None)
         fields = dict(action.fields)
         if (adapter := fields.get("lora_id")) is not None:

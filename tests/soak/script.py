@@ -31,6 +31,8 @@ class Send(NamedTuple):
     number: int
     new: int
     ignore_eos: bool
+    said: object
+    """What its client takes its output's length for; None: it does not say."""
     fields: dict[str, Any]
 
 
