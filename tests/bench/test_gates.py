@@ -73,6 +73,10 @@ def test_regret_is_against_what_the_best_took_for_as_many_tokens():
     rows = report({"cpu": runs}, SURFACES[:1], CIRCUMSTANCES)["rows"]
     end = {row["gate"]: row["regret_steps"][-1] for row in rows}
     assert end["never"] == [1000, 0.0], "the best loses nothing to itself"
+    worst = {row["gate"]: row["worst_ratio_after_300"] for row in rows}
+    assert worst["never"] == 1.0
+    assert worst["ucb"] == pytest.approx(500 / 300), "at the start it was slower, and that does not count"
+    assert worst["q"] == pytest.approx(50 / 60), "of the first such window"
     assert end["ucb"][1] == pytest.approx((1200 - 2000) / 2)
     assert end["static"][1] == pytest.approx((1000 - 2000) / 2)
     assert end["q"][1] == pytest.approx((1000 - 500) / 2), (

@@ -20,6 +20,7 @@ from feather_sglang.core.settings import ORDERS
 STEPS, QUICK_STEPS = 1500, 1200
 SEEDS, QUICK_SEEDS = 20, 4
 SWEEP_SEEDS, QUICK_SWEEP_SEEDS = 3, 1
+_SURFACES = [surface.name for surface in SURFACES]
 WORKLOAD = (
     f"MODELLED, nothing here ran on a GPU: {len(FAMILIES.prefixes)} families of {FAMILIES.prefixes[0]:,} tokens, "
     f"{WAITING} requests always waiting, {MACHINE.rows} rows, about {FAMILIES.output:.0f} tokens each"
@@ -51,12 +52,14 @@ def main(argv: list[str]) -> int:
         print(f"\n{time.perf_counter() - began:.0f} s{outputs.said()}")
         return 0
     names = list(gates(options.quick))
-    runs: dict[str, dict[str, list[Trajectory]]] = {surface.name: {name: [] for name in names} for surface in SURFACES}
-    work = list(product(range(len(SURFACES)), names, range(seeds), [steps], [options.quick], [options.order]))
+    surfaces = [surface for surface in SURFACES if surface.name in (options.surface or _SURFACES)]
+    runs: dict[str, dict[str, list[Trajectory]]] = {surface.name: {name: [] for name in names} for surface in surfaces}
+    numbers = map(SURFACES.index, surfaces)
+    work = list(product(numbers, names, range(seeds), [steps], [options.quick], [options.order]))
     with ProcessPoolExecutor(max_workers=options.workers) as pool:
         for (surface, name, *_), done in zip(work, pool.map(_one, work, chunksize=4), strict=True):
             runs[SURFACES[surface].name][name].append(done)
-    result = report(runs, SURFACES, circumstances)
+    result = report(runs, surfaces, circumstances)
     print("final ratio to the best fixed gate, and decode steps until within 5% of it for good (-: never)\n")
     print(render(result))
     outputs.write(result, draw, subtitle=f"{circumstances.workload}\n{where}")
@@ -77,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
         "sees is noisy, what it is judged on is not.",
     )
     parser.add_argument("--quick", action="store_true", help="fewer seeds, steps and fixed gates: under five minutes")
+    parser.add_argument(
+        "--surface", action="append", choices=_SURFACES, metavar="NAME", help=f"only this one: {', '.join(_SURFACES)}"
+    )
     parser.add_argument("--order", choices=ORDERS, default=ORDER, help="of the waiting queue; default: %(default)s")
     parser.add_argument(
         "--workers", type=int, default=max(1, os.cpu_count() or 1), help="processes; default: one a core"

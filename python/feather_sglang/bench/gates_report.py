@@ -39,7 +39,7 @@ def report(runs: Mapping[str, Runs], surfaces: Sequence[Surface], circumstances:
         means = {gate: float(np.mean(total[1][:, -1] / total[0][:, -1])) for gate, total in sums.items()}
         best = max((gate for gate in means if gate not in ("static", "ucb", "q", "model")), key=means.__getitem__)
         for gate in GATES:
-            near = _near(sums[gate], sums[best])
+            near, worst = _near(sums[gate], sums[best])
             final = float(np.mean(_rates(sums[gate], 2 * WINDOW)[:, -1] / _rates(sums[best], 2 * WINDOW)[:, -1]))
             gates[gate][surface.name] = {"steps_to_5pct": near, "final_ratio_to_best": final}
             rows.append(
@@ -51,6 +51,7 @@ def report(runs: Mapping[str, Runs], surfaces: Sequence[Surface], circumstances:
                     "tokens_per_second": means[gate],
                     "best_tokens_per_second": means[best],
                     "ratio_to_never": means[gate] / means["never"],
+                    "worst_ratio_after_300": worst,
                     "stops": float(np.mean([run.stops for run in of_surface[gate]])),
                     "regret_steps": _regret(sums[gate], sums[best]),
                     **gates[gate][surface.name],
@@ -73,11 +74,12 @@ def _rates(sums: tuple[Any, Any], window: int) -> Any:
     return (tokens[:, window:] - tokens[:, :-window]) / (seconds[:, window:] - seconds[:, :-window])
 
 
-def _near(sums: tuple[Any, Any], best: tuple[Any, Any]) -> int | None:
+def _near(sums: tuple[Any, Any], best: tuple[Any, Any]) -> tuple[int | None, float]:
+    """From which step on no window is far; and the worst of those that begin at step 300 or later."""
     ratios = np.mean(_rates(sums, WINDOW) / _rates(best, WINDOW), axis=0)
     far = np.flatnonzero(ratios < NEAR)
     first = int(far[-1]) + 1 if len(far) else 0
-    return first if first < len(ratios) else None
+    return first if first < len(ratios) else None, float(np.min(ratios[WINDOW:]))
 
 
 def _regret(sums: tuple[Any, Any], best: tuple[Any, Any]) -> list[list[float]]:

@@ -111,7 +111,13 @@ def run(surface: Surface, gate: Gate, seed: int, steps: int, order: str = ORDER)
     They begin with an empty batch, as after a pause, and a queue in which age has mixed the families: before them, with
     the prefixes cached, ``WARM_UP`` steps run without stops, and ``PAUSE`` in which nobody is admitted.
     """
-    settings = Settings(order=order, gate="static", chunk_size=MACHINE.level_tokens, kv_capacity=MACHINE.kv_tokens)
+    settings = Settings(
+        order=order,
+        gate="static",
+        chunk_size=MACHINE.level_tokens,
+        kv_capacity=MACHINE.kv_tokens,
+        max_wait_tokens=1 << 40,  # past the bound no gate is heeded
+    )
     core = SchedulerCore(settings)
     core.gate = Never()
     output = surface.families.output * random.Random(seed).uniform(1 - SPREAD, 1 + SPREAD)
