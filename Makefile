@@ -37,7 +37,7 @@ $(STAMPS)/requirements: requirements.txt $(STAMPS)/venv
 	$(BIN)/uv pip install --python $(BIN)/python --requirement requirements.txt
 	@touch $@
 
-$(STAMPS)/platform: cpu-platform/pyproject.toml $(STAMPS)/requirements
+$(STAMPS)/platform: cpu-platform/pyproject.toml cpu-platform/setup.py cht-rs/Cargo.toml $(STAMPS)/requirements
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --no-build-isolation --editable cpu-platform
 	@touch $@
 
