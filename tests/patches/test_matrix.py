@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import shutil
 import subprocess
 import sys
@@ -110,6 +111,16 @@ def test_the_registrys_policy_has_every_method_of_the_native_one(version, tree):
         owner, dot, method = name.partition(".")
         if dot and owner == "FeatherPolicy" and method != "of":
             assert registry[f"ExternalSchedulePolicy.{method}"] == parameters, method
+
+
+def test_the_last_run_with_other_dependencies_is_at_hand_and_was_sound():
+    """`make matrix`, which this does not run."""
+    result = json.loads(matrix.RESULT.read_text())
+    assert result["schema"] == matrix.SCHEMA
+    assert {matrix.DEFAULT} <= result["versions"].keys() <= set(VERSIONS)
+    for version, found in result["versions"].items():
+        assert found["with"]["sglang"] == version
+        assert (found["failed"], found["passed"].keys() >= {"tests/live/test_patched.py"}) == ({}, True)
 
 
 def test_what_failed_is_told_from_what_passed(tmp_path):
