@@ -48,7 +48,7 @@ impl Outputs {
     /// A request of the index finished, and generated so many tokens; to be told before it leaves. O(chunks of its path).
     pub fn learn(&mut self, index: &Index, id: u64, tokens: u32) {
         for (level, shared) in path_of(index, id) {
-            if let Some(mut family) = self.young.get(&level).or_else(|| self.old.get(&level)).copied() {
+            if let Some(mut family) = self.family(level).copied() {
                 family.push(tokens);
                 self.keep(level, family);
             } else if shared {
@@ -62,8 +62,12 @@ impl Outputs {
     /// The median output of the deepest known family of a request that waits or runs. O(chunks of its path).
     #[must_use]
     pub fn predict(&self, index: &Index, id: u64) -> Option<u32> {
-        let known = |level| self.young.get(&level).or_else(|| self.old.get(&level)).filter(|f| f.count >= KNOWN);
+        let known = |level| self.family(level).filter(|family| family.count >= KNOWN);
         path_of(index, id).find_map(|(level, _)| known(level)).map(Family::median)
+    }
+
+    fn family(&self, level: Level) -> Option<&Family> {
+        self.young.get(&level).or_else(|| self.old.get(&level))
     }
 
     fn keep(&mut self, level: Level, family: Family) {
@@ -187,9 +191,6 @@ mod tests {
         }
         let before = outputs.young.len() + outputs.old.len();
         assert!(before > FAMILIES, "{before}");
-        assert_eq!(
-            outputs.young.get(&(2 << 20 | 3)).or_else(|| outputs.old.get(&(2 << 20 | 3))).map(|f| f.count),
-            None
-        );
+        assert!(outputs.family(2 << 20 | 3).is_none());
     }
 }

@@ -35,11 +35,10 @@ impl Naive {
                 break End::Kept;
             }
             let is_overdue = together.is_some() || matches!(first, Some(Some(_)));
-            let at = match first {
-                Some(None) => break End::Room,
-                Some(Some(at)) => at,
-                None if together.is_some() => together.unwrap(),
-                None => {
+            let at = match (together, first) {
+                (Some(at), _) | (None, Some(Some(at))) => at,
+                (None, Some(None)) => break End::Room,
+                (None, None) => {
                     let Some(first) = self.next_in_order(&budget) else {
                         break End::Nobody;
                     };
