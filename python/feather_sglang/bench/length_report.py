@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from feather_sglang.bench.columns import in_columns
 from feather_sglang.bench.length_runs import BATCH, MODES, PREDICTORS, THEORY, UNIFORM
 from feather_sglang.bench.results import Circumstances
 
@@ -71,15 +72,14 @@ def render(result: Mapping[str, Any]) -> str:
             named = _NAMES[row["mode"]] if row["lanes"] > 1 else f"{_NAMES[row['mode']]}, one bin"
             several = [str(row["lanes"]), row["predictor"]] if row["lanes"] > 1 else ["1", ""]
             lines.append([named, *several, error, *(f"{row[name]:.2f}" for name in _RATIOS)])
-        parts.append(f"{what} (modelled; ratios to FCFS)\n{_table(lines)}")
+        parts.append("\n".join([f"{what} (modelled; ratios to FCFS)", *in_columns(lines)]))
     theory = [["bins", "theory", "core", "error"]] + [
         [str(row["bins"]), f"{row['theory']:.4f}", f"{row['simulated']:.4f}", f"{row['error']:+.3%}"]
         for row in rows
         if row["workload"] == "theory"
     ]
-    parts.append(
-        f"Static batches of U[{THEORY[0]}, {THEORY[1]}], {BATCH} each, requests a step (modelled)\n{_table(theory)}"
-    )
+    what = f"Static batches of U[{THEORY[0]}, {THEORY[1]}], {BATCH} each, requests a step (modelled)"
+    parts.append("\n".join([what, *in_columns(theory)]))
     parking = result["parking"]
     parts.append(
         "Parking against retraction, 40 requests in a pool for some 15 (measured)\n"
@@ -105,14 +105,3 @@ _NAMES = {"static": "static batches", "lanes": "lanes, continuous"}
 
 def _latency(row: Mapping[str, Any]) -> list[str]:
     return [f"{row['latency_s']['mean']:.1f} s", f"{row['latency_s']['p99']:.1f} s"]
-
-
-def _table(lines: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if not i else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )

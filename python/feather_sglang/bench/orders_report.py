@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from feather_sglang.bench.columns import in_columns
 from feather_sglang.bench.orders_runs import Workload
 from feather_sglang.bench.results import Circumstances, mean
 
@@ -70,9 +71,5 @@ def render(result: Mapping[str, Any], workload: str) -> str:
                 f"{row['most_waiting']:.0f}",
             )
         )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = [
-        "  ".join([cells[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(cells[1:], widths[1:], strict=True))])
-        for cells in lines
-    ]
+    table = in_columns(lines)
     return "\n".join([f"{workload}: {rows[0]['what']}", table[0], "-" * len(table[0]), *table[1:]])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from feather_sglang.bench.columns import in_columns
 from feather_sglang.bench.results import Circumstances, mean, percentile
 from feather_sglang.simulate.engine import Served
 from feather_sglang.simulate.profiles import Profile
@@ -118,13 +119,7 @@ def render(report: Mapping[str, Any]) -> str:
                 f"{row['distinct_over_total_kv']:.2f}",
             ]
         )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = [
-        "  ".join(
-            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
-        )
-        for line in lines
-    ]
+    table = in_columns(lines)
     return "\n".join([table[0], "-" * len(table[0]), *table[1:]])
 
 

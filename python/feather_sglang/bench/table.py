@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from feather_sglang.bench.columns import in_columns
+
 BESIDE = 4
 """Arms in one block."""
 
@@ -22,11 +24,7 @@ def _block(rows: list[Mapping[str, Any]], compared: Mapping[str, Any]) -> str:
         columns.append([row["arm"], *(_cell(value, row) for _, value in _LINES), _ratio(compared, row["arm"])])
     if all(column[-1] == "-" for column in columns[1:]):
         columns = [column[:-1] for column in columns]
-    widths = [max(map(len, column)) for column in columns]
-    lines = []
-    for label, *cells in zip(*columns, strict=True):
-        cells = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-        lines.append("  ".join([label.ljust(widths[0]), *cells]).rstrip())
+    lines = in_columns(list(zip(*columns, strict=True)))
     lines.insert(1, "-" * max(map(len, lines)))
     return "\n".join(lines)
 
