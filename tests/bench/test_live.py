@@ -6,11 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 
@@ -33,24 +34,22 @@ def test_interrupted(tmp_path: Path) -> None:
         )
     started: list[psutil.Process] = []
     try:
-        deadline = time.monotonic() + 400
-        while "fcfs: starting a server" not in (said := (tmp_path / "log").read_text()):
-            assert process.poll() is None, said
-            assert time.monotonic() < deadline, said
-            time.sleep(0.2)
-        time.sleep(5)  # into the server's own start
+        said = (tmp_path / "log").read_text
+        until(lambda: "fcfs: starting a server" in said() or process.poll() is not None, said)
+        # Into the server's own start: it has started processes itself.
+        until(lambda: len(psutil.Process(process.pid).children(recursive=True)) > 1 or process.poll() is not None, said)
+        assert process.poll() is None, said()
         started = psutil.Process(process.pid).children(recursive=True)
-        assert started
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        _, left = psutil.wait_procs(started, timeout=10)
+        assert process.wait(PATIENCE) == 130
+        _, left = psutil.wait_procs(started, timeout=PATIENCE)
         assert left == []
     finally:
         process.kill()
-    said = (tmp_path / "log").read_text()
-    assert "The capital of France is Paris." in said
-    assert "interrupted at fcfs; no server of ours is left" in said
-    assert "4 / 0 / " in said
+    log = said()
+    assert "The capital of France is Paris." in log
+    assert "interrupted at fcfs; no server of ours is left" in log
+    assert "4 / 0 / " in log
     assert "<svg" in picture.read_text()
     report = json.loads(result.read_text())
     assert (report["complete"], report["stopped"]) == (False, "interrupted at fcfs; no server of ours is left")
@@ -58,4 +57,4 @@ def test_interrupted(tmp_path: Path) -> None:
     assert list(arms) == ["feather"]
     feather = arms["feather"]
     assert feather["cached_tokens"] >= 0.99 * feather["cacheable_tokens"] > 0
-    assert 3 <= feather["steps"] <= 6
+    assert 3 <= feather["steps"] <= 12  # at the most each by itself: its prefill, a decode step, one in flight too many

@@ -56,7 +56,7 @@ def bench(served: server.Server, tmp_path: Path) -> Any:
 def test_families_are_found_in_the_cache_and_labelled(
     bench: Any, served: server.Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizes = ["--prefix", "300,400", "--suffix", "16", "--output-tokens", "4"]
+    sizes = ["--prefix", "300,400", "--suffix", "16", "--output-tokens", "16"]
     status, report = bench(*GENERATED, *sizes, "--flush", "--api-key", "a-secret")  # which it does not want
     said = capsys.readouterr()
     assert status == 0, said.err

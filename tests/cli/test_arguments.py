@@ -8,6 +8,7 @@ import pytest
 
 from feather_sglang.cli import launch
 from feather_sglang.cli.arguments import DEFAULT_HOST, DEFAULT_PORT, Arguments
+from feather_sglang.cli.server import free_port
 
 DEFAULTS = {"schedule-policy": "feather", "device": "cpu", "sleep-on-idle": None}
 
@@ -42,13 +43,13 @@ def test_an_empty_configuration_gives_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "gpt2", "s3://bucket/model", "hf.co-mirror/x_y"])
 def test_ids_and_addresses_are_left_to_sglang(name: str) -> None:
-    Arguments.read(["--model-path", name, "--port", "31999"]).check()
+    Arguments.read(["--model-path", name, "--port", str(free_port())]).check()
 
 
 def test_a_file_is_left_to_sglang(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.touch()
-    Arguments.read(["--model-path", str(file), "--port", "31999"]).check()
+    Arguments.read(["--model-path", str(file), "--port", str(free_port())]).check()
 
 
 def test_another_device_or_platform_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from feather_sglang.cli import main, server
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +94,7 @@ def test_a_configuration_that_does_not_exist(capsys: pytest.CaptureFixture[str])
 )
 def test_an_option_that_sglang_refuses(argv: list[str], said: str) -> None:
     command = [sys.executable, "-m", "feather_sglang.cli.main", "serve", "--port", str(server.free_port()), *argv]
-    done = subprocess.run(command, env=server.quick_environment(), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=server.quick_environment(), capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     refused = [line for line in done.stderr.splitlines() if line.startswith("feather: ")]
     assert len(refused) == 1, done.stderr

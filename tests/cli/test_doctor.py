@@ -12,11 +12,12 @@ import pytest
 from feather_sglang.cli import doctor as cli_doctor
 from feather_sglang.cli import server
 from feather_sglang.cli.doctor import Finding
+from tests.waiting import PATIENCE
 
 
 def doctor(**environment: str) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, "-m", "feather_sglang.cli.main", "doctor", "--json"]
-    done = subprocess.run(command, env=server.quick_environment() | environment, capture_output=True, timeout=300)
+    done = subprocess.run(command, env=server.quick_environment() | environment, capture_output=True, timeout=PATIENCE)
     return done.returncode, json.loads(done.stdout)
 
 

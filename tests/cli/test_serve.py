@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from feather_sglang.cli import model, server
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 
@@ -70,11 +70,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 300
-        while f"feather: ready at {url}" not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.2)
+        until(lambda: f"feather: ready at {url}" in log.read_text() or process.poll() is not None, log.read_text)
+        assert process.poll() is None, log.read_text()
         yield Served(process, log, url, openai.OpenAI(base_url=f"{url}/v1", api_key="none"))
     finally:
         process.kill()
@@ -88,12 +85,12 @@ def test_it_answers_a_chat(served: Served) -> None:
 def test_its_example_works(served: Served) -> None:
     said = served.log.read_text()
     request = said[said.index("    curl ") :].split("\n\n")[0]
-    done = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert "Paris" in json.loads(done.stdout)["choices"][0]["message"]["content"]
 
 
 def test_it_serves_by_the_policy(served: Served) -> None:
-    state: dict[str, Any] = json.load(urllib.request.urlopen(f"{served.url}/server_info", timeout=60))
+    state: dict[str, Any] = json.load(urllib.request.urlopen(f"{served.url}/server_info", timeout=PATIENCE))
     assert state["schedule_policy"] == "feather"
     assert state["internal_states"][0]["feather"]["policy"] == "feather"
 
@@ -109,6 +106,6 @@ def test_it_ends_with_all_it_started(served: Served) -> None:
     tree = psutil.Process(served.process.pid).children(recursive=True)
     assert len(tree) >= 3  # launcher, scheduler, detokenizer
     served.process.send_signal(signal.SIGTERM)
-    assert served.process.wait(60) == 0
-    _, left = psutil.wait_procs(tree, timeout=10)
+    assert served.process.wait(PATIENCE) == 0
+    _, left = psutil.wait_procs(tree, timeout=PATIENCE)
     assert left == []

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from feather_sglang.cli import server
+from tests.waiting import PATIENCE, until
 
 # Answers /model_info, beside a child that would outlive it.
 SERVER = """
@@ -22,6 +23,8 @@ pathlib.Path("child").write_text(str(child.pid))
 port = int(sys.argv[sys.argv.index("--port") + 1])
 if "--fail" in sys.argv:
     sys.exit("no such model")
+if "--mute" in sys.argv:
+    child.wait()
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(401 if "--key" in sys.argv else 200)
@@ -39,20 +42,21 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        status: str = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return False
+    return status != psutil.STATUS_ZOMBIE
 
 
 def assert_ends(pid: int) -> None:
-    deadline = time.monotonic() + 10
-    while alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} is left"
-        time.sleep(0.01)
+    until(lambda: not alive(pid), lambda: f"process {pid} is left", every=0.01)
 
 
 @pytest.mark.parametrize("argv", [[], ["--key"]])
 def test_it_is_ready_and_ends_with_all_it_started(program: list[str], tmp_path: Path, argv: list[str]) -> None:
     running = server.start(argv, log=tmp_path / "log", program=program)
-    running.wait_ready(30)
+    running.wait_ready(PATIENCE)
     child = int(Path("child").read_text())
     assert alive(child)
     running.stop()
@@ -61,18 +65,38 @@ def test_it_is_ready_and_ends_with_all_it_started(program: list[str], tmp_path: 
     running.stop()  # again is harmless
 
 
+def test_a_proxy_is_not_asked(program: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    running = server.start([], log=tmp_path / "log", program=program)
+    running.wait_ready(PATIENCE)
+    running.kill()
+
+
+def test_its_port_is_given_to_nobody_else_until_it_listens(program: list[str], tmp_path: Path) -> None:
+    running = server.start(["--mute"], log=tmp_path / "log", program=program)
+    port = int(running.url.rpartition(":")[2])
+    with pytest.raises(OSError, match="in use"), socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+    assert server.is_free("127.0.0.1", port), "a server may have it"
+    running.kill()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+
+
 def test_its_end_is_noticed_at_once(program: list[str], tmp_path: Path) -> None:
     running = server.start(["--fail"], log=tmp_path / "log", program=program)
     with pytest.raises(server.ServerFailed, match=r"(?s)status 1.*no such model") as failure:
-        running.wait_ready(60)
+        running.wait_ready(PATIENCE)
     assert failure.value.status == 1
     running.kill()
     assert_ends(int(Path("child").read_text()))
 
 
 def test_one_that_does_not_answer(program: list[str], tmp_path: Path) -> None:
-    running = server.start([], log=tmp_path / "log", program=program)
-    with pytest.raises(server.ServerFailed):
+    running = server.start(["--mute"], log=tmp_path / "log", program=program)
+    with pytest.raises(server.ServerFailed, match="did not answer within 0 s"):
         running.wait_ready(0)
     running.kill()
 
@@ -83,7 +107,7 @@ def test_it_ends_when_its_parent_is_killed(program: list[str]) -> None:
 import time
 from feather_sglang.cli import server
 running = server.start([], program={program!r})
-running.wait_ready(30)
+running.wait_ready()
 print(running.pid, flush=True)
 time.sleep(600)
 """

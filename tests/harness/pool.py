@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,11 @@ import pytest
 from feather_sglang.sglang.parking.support import is_supported
 from tests.harness.scheduler import Harness
 
-_MODEL = Path(tempfile.gettempdir()) / "feather-tiny-llama"
+FOLDER = Path(tempfile.mkdtemp(prefix="feather-tests-"))
+"""For models; of this process alone, since others may write theirs while this one reads."""
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
+
+MODEL = FOLDER / "tiny-llama"
 
 _open: tuple[dict[str, Any], Harness] | None = None
 
@@ -27,7 +33,7 @@ def start(**settings: Any) -> Harness:
             _open[1].fresh()
             return _open[1]
         discard()
-    harness = Harness(_MODEL, **settings)
+    harness = Harness(MODEL, **settings)
     _open = (settings, harness)
     return harness
 

@@ -22,6 +22,7 @@ from typing import Any
 from feather_sglang.core.interface import Candidate, Limits, Phase, Request, Row, Step, View
 from feather_sglang.core.scheduler import SchedulerCore
 from feather_sglang.core.settings import Settings
+from feather_sglang.sglang.pace import Pace
 from feather_sglang.sglang.ranks import Ranks
 from feather_sglang.sglang.ticks import Tick, Ticks
 
@@ -194,6 +195,7 @@ def follow(rank: Rank, decisions: int) -> None:
 
 
 def main(role: str, decisions: str, skew: str, fault: str) -> None:
+    Pace.LEAST_SPAN = 0.01  # a fast machine is not busy for many seconds
     rank = Rank(fault, float(skew))
     (lead if role == "leader" else follow)(rank, int(decisions))
     sys.stdout.close() if role == "leader" else None

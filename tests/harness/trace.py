@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import random
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from tests.harness import pool
 from tests.harness.parking import park_at_random
 from tests.harness.prompts import Tokens, interleaved
 from tests.harness.scheduler import Harness
@@ -80,13 +79,12 @@ def main() -> None:
     from feather_sglang.sglang.parking import support
     from feather_sglang.sglang.plugin import scheduler_hooks
 
-    model = Path(tempfile.gettempdir()) / "feather-tiny-llama"
     traces: dict[str, Any] = {}
     penalties: list[Any] = []
     for name, settings in SETTINGS.items():
         if not support.is_supported() and settings.keys() & {"page_size", "options"}:
             continue  # before 0.5.22: pages of one token on the CPU, and every row decodes
-        harness = Harness(model, **settings)
+        harness = Harness(pool.MODEL, **settings)
         if name == AT_RANDOM:
             park_at_random(harness, seed=3)
         traces[name] = run(harness)

@@ -15,6 +15,7 @@ import pytest
 
 from feather_sglang.bench.tiny_llama import write_model
 from feather_sglang.cli import model, server
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ PLATFORM = {"SGLANG_PLATFORM": "feather_cpu"}
 
 
 def feather_state(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{url}/server_info", timeout=60) as answer:
+    with urllib.request.urlopen(f"{url}/server_info", timeout=PATIENCE) as answer:
         state: dict[str, Any] = json.load(answer)["internal_states"][0]["feather"]
         return state
 
@@ -71,7 +72,7 @@ def test_the_benchmark_of_sglang_runs(launched: server.Server, tmp_path: Path) -
         env=server.quick_environment() | {"HOME": str(tmp_path)},  # it keeps prompts under the home folder
         check=True,
         capture_output=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert json.loads(output.read_text().splitlines()[-1])["completed"] == 16
     after = feather_state(launched.url)
@@ -91,12 +92,12 @@ def test_sglang_serve(tmp_path: Path) -> None:
         program=[str(Path(sys.executable).with_name("sglang"))],
     )
     try:
-        served.wait_ready(300)
+        served.wait_ready(PATIENCE)
         body = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
         request = urllib.request.Request(
             f"{served.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             assert json.load(answer)["meta_info"]["completion_tokens"] == 4
         state = feather_state(served.url)
         assert (state["order"], state["admitted"]) == ("missing", 1)
@@ -132,7 +133,7 @@ def test_engine(tmp_path: Path) -> None:
         env=server.quick_environment() | PLATFORM | {"FEATHER_GATE": "static"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("{"))
@@ -145,7 +146,7 @@ def test_help_lists_the_choice_and_the_flags() -> None:
         env=server.quick_environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     choices = done.stdout[done.stdout.index("--schedule-policy") :].split("}")[0]
     assert "feather" in choices

@@ -13,7 +13,6 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from feather_sglang.cli import server
 from feather_sglang.sglang import learned
 from feather_sglang.sglang.metrics import METRICS, PREFIX
 from tests.harness.prompts import Tokens, interleaved
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 
@@ -45,30 +45,30 @@ def served(folder: Path) -> Iterator[server.Server]:
     args += ["--max-total-tokens", "20000", "--max-running-requests", "8", "--decode-log-interval", "4"]
     args += ["--enable-metrics", "--schedule-policy", "feather", "--feather-gate", "ucb"]
     args += ["--feather-log", str(folder / "decisions"), "--feather-state", str(folder / "state")]
+    args += ["--feather-state-every", "1000000"]  # the last test sees what the end saves
     with server.running(args, log=folder / "log", env={"SGLANG_PLATFORM": "feather_cpu"}) as running:
         prompts = interleaved(Tokens().families(4, 6, 512, 40))
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            salts = [None if i % 2 else "a-secret-salt" for i in range(len(prompts))]
-            list(pool.map(lambda prompt, salt: generate(running.url, prompt, salt), prompts, salts))
+        # In one piece, so that siblings are there while the first of them is computed, however fast that is.
+        generate(running.url, prompts, ["" if i % 2 else "a-secret-salt" for i in range(len(prompts))])
         yield running
 
 
-def generate(url: str, prompt: list[int], salt: str | None = None) -> None:
-    body = {"input_ids": prompt, "sampling_params": {"max_new_tokens": 24, "ignore_eos": True}, "cache_salt": salt}
+def generate(url: str, prompts: list[list[int]], salts: list[str] | None = None) -> None:
+    body = {"input_ids": prompts, "sampling_params": {"max_new_tokens": 24, "ignore_eos": True}, "cache_salt": salts}
     request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        assert json.load(answer)["meta_info"]["completion_tokens"] == 24
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        assert [each["meta_info"]["completion_tokens"] for each in json.load(answer)] == [24] * len(prompts)
 
 
 def feather(*argv: str) -> str:
-    done = subprocess.run([*FEATHER, *argv], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*FEATHER, *argv], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def scrape(url: str) -> dict[str, Any]:
     """The policy's metrics, by name as a query names them: a list of (labels, value)."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
     found: dict[str, Any] = {}
     for family in text_string_to_metric_families(text):
@@ -80,12 +80,9 @@ def scrape(url: str) -> dict[str, Any]:
 
 def settled(url: str) -> dict[str, Any]:
     """The metrics once SGLang has written them after the last request."""
-    for _ in range(50):
-        found = scrape(url)
-        if found.get(f"{PREFIX}running", [({}, 1)])[0][1] == 0:
-            return found
-        time.sleep(0.2)
-    raise AssertionError(found)
+    idle = lambda: scrape(url).get(f"{PREFIX}running", [({}, 1)])[0][1] == 0  # noqa: E731
+    until(idle, lambda: scrape(url), every=0.2)
+    return scrape(url)
 
 
 def value(found: dict[str, Any], name: str, **labels: str) -> float:
@@ -108,7 +105,7 @@ def test_the_metrics_are_what_happened(served: server.Server) -> None:
     assert value(found, "reward") > 0
     assert value(found, "gate_value", value="adds") > 0
     assert value(found, "policy_seconds_count") > 0
-    assert 0 < value(found, "policy_seconds_sum") < 10
+    assert value(found, "policy_seconds_sum") > 0
     assert value(found, "waiting") == value(found, "held") == value(found, "distinct_kv_tokens") == 0
     assert value(found, "max_wait_tokens") > 0
     assert {labels["reason"]: v for labels, v in found[f"{PREFIX}fallbacks_total"]}.keys() >= {"gave_up", "log_off"}
@@ -118,7 +115,7 @@ def test_the_metrics_are_what_happened(served: server.Server) -> None:
 
 
 def test_every_metric_says_what_it_means(served: server.Server) -> None:
-    with urllib.request.urlopen(f"{served.url}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"{served.url}/metrics", timeout=PATIENCE) as answer:
         families = {f.name: f for f in text_string_to_metric_families(answer.read().decode())}
     for metric in METRICS:
         assert families[PREFIX + metric.name].samples, metric.name
@@ -168,18 +165,18 @@ def test_top_lives_in_a_terminal_and_leaves_it_as_it_was(served: server.Server) 
     os.close(child)
     shown = b""
     try:
-        until = time.monotonic() + 60
-        while shown.count(b"\x1b[H") < 3 and time.monotonic() < until:
+        end = time.monotonic() + PATIENCE
+        while shown.count(b"\x1b[H") < 3 and time.monotonic() < end:
             if select.select([parent], [], [], 1)[0]:
                 shown += os.read(parent, 65536)
         process.send_signal(signal.SIGINT)
-        while time.monotonic() < until and select.select([parent], [], [], 5)[0]:
+        while time.monotonic() < end and select.select([parent], [], [], PATIENCE)[0]:
             try:
                 more = os.read(parent, 65536)
-            except OSError:
+            except OSError:  # nobody writes any more
                 break
             shown += more
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         os.close(parent)
@@ -199,7 +196,7 @@ def test_set_changes_it_and_says_so(served: server.Server) -> None:
     said = feather("set", "--url", served.url, "gate=never", "order=held", "aging=0.5", "barrier-min=128")
     assert said == "gate ucb -> never, order missing -> held, aging 0.2 -> 0.5, barrier_min 256 -> 128\n"
     assert feather("set", "--url", served.url, "max-wait=90") == "max_wait 60.0 -> 90.0\n"
-    generate(served.url, Tokens().take(300))
+    generate(served.url, [Tokens().take(300)])
     assert "order held   gate never" in feather("top", "--url", served.url, "--once")
     assert feather("set", "--url", served.url, "gate=ucb", "order=missing") == (
         "gate never -> ucb, order held -> missing\n"
@@ -218,7 +215,7 @@ def test_what_cannot_be_changed_is_one_line(served: server.Server) -> None:
 def test_what_was_learned_is_saved_at_the_end(served: server.Server, folder: Path) -> None:
     """The last test: it ends the server."""
     assert not (folder / "state").exists()
-    served.stop(grace=60)
+    served.stop(grace=PATIENCE)
     found = learned.read(folder / "state")
     assert found is not None
     assert found.gates["ucb"]["table"]

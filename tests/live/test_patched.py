@@ -22,8 +22,9 @@ from feather_sglang.cli import main as cli
 from feather_sglang.cli import server
 from feather_sglang.sglang.parking import support
 from tests.harness.prompts import Tokens, interleaved
-from tests.harness.rank_faults import install
+from tests.harness.rank_faults import cores, install
 from tests.patches.conftest import SERIES, contents
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def test_a_server_of_two_ranks_without_the_plugin_serves_by_name(site: Path, tmp
     flags = ["--schedule-policy", "feather", "--feather-aging", "0.25", "--feather-gate", "static"]
     env = first(site, install(tmp_path / "plugin")["PYTHONPATH"]) | {
         "SGLANG_PLATFORM": "feather_cpu",
-        "SGLANG_CPU_OMP_THREADS_BIND": "|".join(map(str, range(count))),
+        "SGLANG_CPU_OMP_THREADS_BIND": cores(count),
         "SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1",
         # SGLang's whitelist holds for platforms too: the policy's plugin is not on it.
         "SGLANG_PLUGINS": "feather_cpu,feather_rank_faults",
@@ -77,7 +78,7 @@ def test_a_server_of_two_ranks_without_the_plugin_serves_by_name(site: Path, tmp
         assert answer["meta_info"]["cached_tokens"] >= 299
         for _ in range(3):
             assert len(generate(running.url, interleaved(Tokens().families(8, 16, 96, 24)))) == 128
-        with urllib.request.urlopen(f"{running.url}/server_info", timeout=60) as reply:
+        with urllib.request.urlopen(f"{running.url}/server_info", timeout=PATIENCE) as reply:
             state = json.load(reply)["internal_states"][0]["feather"]
     said = log.read_text()
     ranks = [re.findall(rf"rank {rank} admitted (\d+) digest (\d+)", said) for rank in range(count)]
@@ -85,7 +86,7 @@ def test_a_server_of_two_ranks_without_the_plugin_serves_by_name(site: Path, tmp
     assert ranks[0][-1] == (str(state["admitted"]), str(state["decisions_digest"]))
     assert (state["policy"], state["aging"], state["admitted"]) == ("feather", 0.25, 2 + 3 * 128)
     assert (state["ranks"], state["failures"]) == (count, 0)
-    assert state["ticks"] > 10
+    assert state["ticks"] > 2, "a tick goes out for some 16 steps at the latest"
     assert state["gate_state"]["steps"] > 10
     assert f"policy=feather order={state['order']}" in said
 
@@ -97,7 +98,7 @@ def generate(url: str, prompts: Any) -> Any:
 
 def post(url: str, body: Mapping[str, Any]) -> Any:
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as reply:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
         return json.load(reply)
 
 

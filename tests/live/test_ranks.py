@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ import pytest
 from feather_sglang.bench.tiny_llama import write_model
 from feather_sglang.cli import server
 from tests.harness.prompts import Tokens, interleaved
-from tests.harness.rank_faults import install
+from tests.harness.rank_faults import cores, install
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def two_ranks(folder: Path, layout: str, gate: str, **env: str) -> Iterator[serv
     args = ["--model-path", str(model), *ON_CPU, *SMALL, layout, "2", "--max-running-requests", "24"]
     args += ["--schedule-policy", "feather", "--feather-gate", gate]
     args += ["--enable-metrics", "--feather-log", str(folder / "decisions")]  # on the leader alone
-    env |= install(folder / "plugin") | {"SGLANG_PLATFORM": "feather_cpu", "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    env |= install(folder / "plugin") | {"SGLANG_PLATFORM": "feather_cpu", "SGLANG_CPU_OMP_THREADS_BIND": cores(2)}
     with server.running(args, log=folder / "log", env=env) as running:
         yield running
 
@@ -45,7 +45,7 @@ def generate(running: server.Server, prompts: Sequence[Sequence[int]]) -> list[A
     request = urllib.request.Request(
         f"{running.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=300) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         answers: list[Any] = json.load(answer)
         return answers
 
@@ -78,19 +78,19 @@ def test_ranks_admit_the_same_requests_in_every_pass(tmp_path: Path, layout: str
             [sys.executable, "-m", "feather_sglang.cli.main", "set", "--url", running.url, f"gate={learns}"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
         assert said.stdout == f"gate static -> {learns}\n", said.stderr
         for _ in range(4):
             burst(running, tokens)
         first, second = admissions(running)
-        with urllib.request.urlopen(f"{running.url}/server_info", timeout=60) as answer:
+        with urllib.request.urlopen(f"{running.url}/server_info", timeout=PATIENCE) as answer:
             state = json.load(answer)["internal_states"][0]["feather"]
     assert first == second
     assert int(first[-1][0]) == state["admitted"] == 5 * REQUESTS
     assert int(first[-1][1]) == state["decisions_digest"]
     assert (state["policy"], state["gate"], state["ranks"], state["failures"]) == ("feather", learns, 2, 0)
-    assert state["ticks"] > 20
+    assert state["ticks"] > 5, "one goes out for some 16 steps at the latest"
     learned = state["gate_state"]
     assert learned["steps"] > 20 if learns == "model" else learned["adds"] > 20
     assert state["max_wait_tokens"] != 600_000, "the bound follows the leader's clock"
@@ -106,7 +106,6 @@ def test_a_failure_of_all_ranks_is_survived_and_one_of_a_single_rank_ends_the_se
         assert log_of(running).count("it is built anew") == 2
         with pytest.raises(OSError):  # noqa: PT011  the connection breaks, in one of several ways
             burst(running, tokens)
-        end = time.monotonic() + 60
-        while "failed on 1 of 2 ranks" not in log_of(running) and time.monotonic() < end:
-            time.sleep(0.5)
-        assert "failed on 1 of 2 ranks (failure 2, in pass" in log_of(running)
+        until(
+            lambda: "failed on 1 of 2 ranks (failure 2, in pass" in log_of(running), lambda: log_of(running), every=0.5
+        )

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from feather_sglang.cli import server
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +19,7 @@ def run(program: str, **environment: str) -> list[str]:
         env=server.quick_environment() | environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import threading
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from feather_sglang.sglang.pace import Pace
 from feather_sglang.sglang.ranks import DisagreementError, Ranks
 from feather_sglang.sglang.ticks import Tick
 from tests.harness.prompts import Tokens, interleaved
+from tests.waiting import PATIENCE
 
 
 class Recorder(Fixed):
@@ -168,13 +170,12 @@ def test_the_bound_is_what_was_scheduled_in_as_many_busy_seconds():
     assert pace.look(5000, 10**6) is None
 
 
-def test_the_bound_goes_to_the_core_and_stays_when_the_core_is_built_anew(start, monkeypatch):
-    monkeypatch.setattr(ticks_module, "REST", 0.0)
-    monkeypatch.setattr(Pace, "LEAST_SPAN", 0.01)
+def test_the_bound_goes_to_the_core_and_stays_when_the_core_is_built_anew(start):
     harness = start()
     harness.reconfigure("feather")
     adapter = harness.scheduler.feather
-    harness.scheduler.feather_ticks = ticks_module.Ticks(adapter, max_wait=30)
+    clock = itertools.count()  # a second passes whenever it is looked at
+    harness.scheduler.feather_ticks = ticks_module.Ticks(adapter, max_wait=30, clock=lambda: next(clock))
     before = adapter.settings.max_wait_tokens
     harness.send_all(interleaved(Tokens().families(2, 4, 128, 16)), new=12)
     harness.loop()
@@ -337,7 +338,7 @@ def test_ranks_that_fail_alike_go_on_and_one_that_fails_alone_does_not(monkeypat
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
     assert not any(thread.is_alive() for thread in threads)
     monkeypatch.setattr(ranks_module, "PATIENCE", 0.05)
     with pytest.raises(DisagreementError, match=r"failed on 1 of 2 ranks \(failure 2\)"):

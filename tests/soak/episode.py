@@ -7,10 +7,8 @@ given one that is drawn, so an episode is the same each time.
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import sglang.srt.managers.scheduler as scheduler_module
@@ -33,7 +31,6 @@ from tests.soak.states import running_of, those
 
 PASSES = 20_000
 """More than any episode needs: beyond it, somebody waits for ever."""
-_ADAPTERS = Path(tempfile.gettempdir()) / "feather-tiny-adapters"
 
 
 class Episode:
@@ -191,7 +188,8 @@ class Episode:
 
 
 def _start(script: a.Script) -> Harness:
-    lora: dict[str, Any] = adapter_settings(_ADAPTERS, script.adapters, most=2) if script.adapters else {}
+    folder = pool.FOLDER / "adapters"
+    lora: dict[str, Any] = adapter_settings(folder, script.adapters, most=2) if script.adapters else {}
     harness = pool.start(**script.engine, **lora)
     harness.reconfigure("feather", **script.core)
     return harness

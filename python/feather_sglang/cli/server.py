@@ -38,8 +38,12 @@ class ServerFailed(Exception):
 class Server:
     """A server process, in a session of its own so that it and all it started can be ended together."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path | None) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], url: str, log: Path | None, port: socket.socket | None = None
+    ) -> None:
         self._process = process
+        self._port = port
+        """Holds a port for it until it ends."""
         self.url = url
         self.log = log
 
@@ -84,6 +88,8 @@ class Server:
         except ProcessLookupError:
             pass
         self._process.wait()
+        if self._port is not None:
+            self._port.close()
 
     def _log_end(self, lines: int = 30) -> str:
         if self.log is None:
@@ -105,7 +111,10 @@ def start(
     ``port`` None: a free one. ``log``: the file its output goes to; None: this process' own output. ``env``: its whole
     environment; None: this process' own. It ends with the thread that calls this, whatever ends that.
     """
-    port = free_port(host) if port is None else port
+    held = None
+    if port is None:
+        held = _hold(host)
+        port = int(held.getsockname()[1])
     command = [sys.executable, *program, *args, "--host", host, "--port", str(port)]
     output = log.open("wb") if log else None
     try:
@@ -121,7 +130,7 @@ def start(
     finally:
         if output:
             output.close()
-    return Server(process, url(host, port, tls="--ssl-certfile" in args), log)
+    return Server(process, url(host, port, tls="--ssl-certfile" in args), log, held)
 
 
 @contextmanager
@@ -170,10 +179,20 @@ def quick_environment() -> dict[str, str]:
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that nobody listened on a moment ago."""
-    with socket.socket(_family(host)) as probe:
-        probe.bind((host, 0))
+    with _hold(host) as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+def _hold(host: str) -> socket.socket:
+    """A socket with a free port, which is given to nobody else while it is open: a server takes long until it listens.
+
+    Servers may listen beside it: they reuse addresses, and it does not listen. That is so on Linux.
+    """
+    probe = socket.socket(_family(host))
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, sys.platform == "linux")
+    probe.bind((host, 0))
+    return probe
 
 
 def is_free(host: str, port: int) -> bool:
@@ -204,7 +223,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 def _answers(address: str) -> bool:
     try:
-        with urllib.request.urlopen(address, timeout=5, context=_unverified()):
+        with _direct().open(address, timeout=5):
             return True
     except urllib.error.HTTPError as error:
         return error.code < 500  # it wants an API key, say
@@ -213,12 +232,12 @@ def _answers(address: str) -> bool:
 
 
 @functools.cache
-def _unverified() -> ssl.SSLContext:
-    """The server is this process' own, its certificate perhaps self-signed."""
+def _direct() -> urllib.request.OpenerDirector:
+    """The server is this process' own: behind no proxy, and its certificate perhaps self-signed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    return context
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
 
 
 _PR_SET_PDEATHSIG = 1
