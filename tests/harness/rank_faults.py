@@ -1,8 +1,8 @@
 """A plugin for servers under test, on several ranks: a gate that decides by measured nanoseconds, and failures.
 
-Environment: ``FEATHER_TEST_FAIL_ALL=N`` has the core of every rank fail at the plan after N admissions,
-``FEATHER_TEST_FAIL_ONE=N`` only that of the last rank, which then does not wait long for the others. Each rank prints
-its digest after every admission pass.
+Environment: ``FEATHER_TEST_STALL=N`` has the core of every rank name nobody after N admissions, until it is built anew,
+``FEATHER_TEST_FAIL=N`` has that of the last rank alone fail, which then does not wait long for the others. Each rank
+prints its digest after every admission pass.
 """
 
 from __future__ import annotations
@@ -54,18 +54,21 @@ def register() -> None:
     gates._GATES["static"] = Noise
     Pace.LEAST_SPAN = 0.01  # a fast machine is not busy for a second
     plan, settle = SchedulerCore.plan_admissions, SchedulerCore.settle
-    due = {name: int(os.environ.get(f"FEATHER_TEST_FAIL_{name}") or sys.maxsize) for name in ("ALL", "ONE")}
+    due = {name: int(os.environ.get(f"FEATHER_TEST_{name}") or sys.maxsize) for name in ("STALL", "FAIL")}
+    stalled: list[SchedulerCore] = []
 
     def planned(core: SchedulerCore, limits: Limits) -> Admissions:
         import torch
 
         last = torch.distributed.get_rank() == torch.distributed.get_world_size() - 1
-        for name in ("ALL", "ONE") if last else ("ALL",):
-            if _admitted >= due[name]:
-                due[name] = sys.maxsize
-                if name == "ONE":
-                    ranks.PATIENCE = 2.0  # the others never come
-                raise MemoryError(name)
+        if last and _admitted >= due["FAIL"]:
+            due["FAIL"] = sys.maxsize
+            ranks.PATIENCE = 2.0  # the others never come
+            raise MemoryError("on one rank")
+        if _admitted >= due["STALL"] and not stalled:
+            stalled.append(core)
+        if core in stalled:
+            return Admissions([], held=0, kept=0, skipped=0, stop=None)
         return plan(core, limits)
 
     def settled(core: SchedulerCore, reused: Mapping[int, int], refused: Mapping[int, str]) -> None:

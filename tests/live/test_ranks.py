@@ -97,12 +97,14 @@ def test_ranks_admit_the_same_requests_in_every_pass(tmp_path: Path, layout: str
 
 
 def test_a_failure_of_all_ranks_is_survived_and_one_of_a_single_rank_ends_the_server(tmp_path: Path) -> None:
+    """The failure of all is a core that names nobody: they see it in the same pass, which they compare, too."""
     tokens = Tokens()
-    after = {"FEATHER_TEST_FAIL_ALL": "100", "FEATHER_TEST_FAIL_ONE": "300"}
+    after = {"FEATHER_TEST_STALL": "100", "FEATHER_TEST_FAIL": "300"}
     with two_ranks(tmp_path, "--tp-size", "static", **after) as running:
         burst(running, tokens)
         first, second = admissions(running)
         assert first == second
+        assert log_of(running).count("failed (StalledError: an idle engine was given nobody") == 2
         assert log_of(running).count("it is built anew") == 2
         with pytest.raises(OSError):  # noqa: PT011  the connection breaks, in one of several ways
             burst(running, tokens)

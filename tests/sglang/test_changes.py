@@ -164,6 +164,24 @@ def test_the_policy_off_and_on_again(harness):
     assert change(harness, policy="feather"), "it is on already"
 
 
+def test_switched_on_while_a_prompt_goes_on_that_was_begun_without_it(start):
+    """Whoever is admitted beside the chunks of that prompt is known to the policy all the same."""
+    harness = start(chunked_prefill_size=256, max_running_requests=4)
+    harness.reconfigure("feather", order="held")
+    tokens = Tokens()
+    assert change(harness, policy="fcfs")
+    long = harness.send(tokens.take(256 + 40), new=4)
+    harness.step()
+    assert change(harness, policy="feather")
+    beside = [harness.send(tokens.take(100), new=4) for _ in range(2)]
+    harness.step()
+    assert harness.log.batches[-1].rids == (long, *beside)
+    check_mirror(harness, strangers=[long])
+    harness.run()
+    check_mirror(harness)
+    assert harness.state()["feather"]["admitted"] == 2
+
+
 def check_mirror_of_the_queue(harness):
     """Rows that were admitted without the policy are not its own."""
     adapter = harness.scheduler.feather

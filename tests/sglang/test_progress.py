@@ -5,11 +5,15 @@ And isolation: what one namespace sends neither starves another, nor shows in ho
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from feather_sglang.core.interface import Admissions, Decode
 from feather_sglang.core.scheduler import SchedulerCore
+from feather_sglang.sglang import ranks as ranks_module
 from feather_sglang.sglang.progress import PATIENCE
+from feather_sglang.sglang.ranks import DisagreementError, Ranks
 from tests.harness.mirror import check_mirror
 from tests.harness.parking import park_under_pressure
 from tests.harness.prompts import Tokens, interleaved
@@ -53,6 +57,31 @@ def test_a_core_that_names_nobody_is_built_anew_and_then_given_up(harness, caplo
     assert passes_until_admitted(harness) <= 1
     harness.run()
     assert quick in harness.log.finished
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["both", "alone"])
+def test_of_two_ranks_both_build_their_cores_anew_or_the_server_ends(harness, monkeypatch, alike):
+    """Whoever has a core that stalls tells so, and in which pass, before it runs what it admitted first come first
+    served. Two real ranks: ``tests/live/test_ranks.py``."""
+    reports = []
+    store = SimpleNamespace(add=lambda key, amount: reports.append(key) or (2 if alike else 1))
+    monkeypatch.setattr(Ranks, "of", classmethod(lambda cls, scheduler: Ranks(2, "test", store)))
+    monkeypatch.setattr(ranks_module, "PATIENCE", 0.0)
+    harness.reconfigure("feather")
+    harness.scheduler.ingest_requests()  # the leader's first word
+    adapter = harness.scheduler.feather
+    monkeypatch.setattr(adapter.core, "plan_admissions", lambda limits: NOBODY)
+    sent = harness.send(Tokens().take(50), 4)
+    if alike:
+        assert passes_until_admitted(harness) <= PATIENCE + 1
+        assert (adapter.failures, adapter.fallen) == (1, None)
+        assert sent in harness.run().finished
+    else:
+        with pytest.raises(DisagreementError, match=r"failed on 1 of 2 ranks .*StalledError"):
+            passes_until_admitted(harness)
+        assert harness.log.steps == 0, "nothing ran"
+    (report,) = set(reports)
+    assert report == f"test/failure 1, in pass {adapter._failed_in}: StalledError"
 
 
 def test_who_is_put_off_by_sglang_is_no_failure(harness, monkeypatch):

@@ -46,9 +46,10 @@ class Baseline:
         )
 
 
-def check_states(harness: Harness, ends: Ends, sent: Collection[str]) -> None:
+def check_states(harness: Harness, ends: Ends, sent: Collection[str], strangers: Collection[str]) -> None:
     """Every request that was sent is in one place, or ended, once; and the engine's memory adds up.
 
+    :param strangers: see ``check_mirror``.
     :raises AssertionError: where that is not so.
     """
     scheduler = harness.scheduler
@@ -64,7 +65,7 @@ def check_states(harness: Harness, ends: Ends, sent: Collection[str]) -> None:
     assert all(count == 1 for count in ends.count.values()), f"ended twice: {_twice(list(ends.count.elements()))}"
     assert all(any(req is row for row in running) for req in parked_of(scheduler)), "parked, and not in the batch"
     scheduler.invariant_checker.self_check_during_busy()
-    check_mirror(harness)
+    check_mirror(harness, strangers)
 
 
 def _twice(rids: list[str]) -> list[Any]:

@@ -89,6 +89,9 @@ class _Load:
         self.rate = rng.choice([0.1, 0.5, 2.0])
         self.longest = min(8_000, script.engine["max_total_tokens"] * 6 // 10)
         self.paused = False
+        self.switches = rng.random() < 0.5
+        """Whether the policy is switched off now and then."""
+        self.off = False
 
     def __iter__(self) -> Iterator[Action]:
         rng, sent = self.rng, 0
@@ -137,6 +140,9 @@ class _Load:
         rng = self.rng
         if rng.random() < 0.15:
             yield Abort(rng.choice(STATES), rng.randrange(100))
+        if self.switches and rng.random() < (0.1 if self.off else 0.02):
+            self.off = not self.off
+            yield Change((self._change() if rng.random() < 0.3 else {}) | {"policy": "fcfs" if self.off else "feather"})
         if self.paused:
             if rng.random() < 0.3:
                 yield Flush()

@@ -16,7 +16,7 @@ from sglang.srt.managers import io_struct
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from feather_sglang.sglang.arguments import resolved_of
-from feather_sglang.sglang.changes import to_wire
+from feather_sglang.sglang.changes import SWITCHED_OFF, to_wire
 from feather_sglang.sglang.options import OUTPUT_TOKENS
 from feather_sglang.sglang.parking import start as parking
 from feather_sglang.sglang.ticks import Ticks
@@ -46,6 +46,8 @@ class Episode:
         self._sent: list[str] = []
         self._retractions: dict[str, int] = {}
         self._still = 0
+        self._strangers: set[str] = set()
+        """Rows that were admitted while the policy was switched off."""
         scheduler.feather_ticks = Ticks(scheduler.feather, clock=lambda: self._now)
         if script.parking is not None:
             self._park(**script.parking)
@@ -83,6 +85,8 @@ class Episode:
     def _end(self) -> None:
         scheduler_module.TEST_RETRACT = False
         self.harness.resume()
+        if self._off:
+            self._change(a.Change({"policy": "feather"}))
         while not self.harness.is_idle():
             self._pass()
             assert self.counts["passes"] < PASSES, f"they wait: {[req.rid for req in self.harness.queue[:5]]}"
@@ -93,6 +97,11 @@ class Episode:
         assert self.ends.count == Counter(self._sent)
         self._baseline.check(self.harness)
         self.counts["episodes"] += 1
+
+    @property
+    def _off(self) -> bool:
+        """Whether the policy is switched off."""
+        return bool(self.harness.scheduler.feather.fallen == SWITCHED_OFF)
 
     # --- actions -------------------------------------------------------------------------------------------------
 
@@ -154,8 +163,12 @@ class Episode:
         self.harness.scheduler.max_queued_requests = action.requests
 
     def _change(self, action: a.Change) -> None:
+        off, on = self._off, action.values.get("policy") == "feather"
         request = io_struct.SetInternalStateReq(server_args=to_wire(action.values))
-        assert self.harness.scheduler.set_internal_state(request).updated
+        assert self.harness.scheduler.set_internal_state(request).updated is (on or not off)
+        if off and on:
+            self._strangers = {req.rid for req in running_of(self.harness.scheduler)}
+            self.counts["switched on"] += 1
         self.counts["changes"] += 1
         self._check()
 
@@ -176,6 +189,7 @@ class Episode:
         idle = not running_of(scheduler) and bool(scheduler.waiting_queue)
         batch = self.harness.step()
         self.counts["batches"] += batch is not None
+        self.counts["batches while off"] += batch is not None and self._off
         for req in scheduler.waiting_queue[:]:
             self.counts["retractions"] += max(0, req.retraction_count - self._retractions.get(req.rid, 0))
             self._retractions[req.rid] = req.retraction_count
@@ -184,7 +198,8 @@ class Episode:
         self._check()
 
     def _check(self) -> None:
-        check_states(self.harness, self.ends, self._sent)
+        self._strangers.difference_update(req.rid for req in self.harness.scheduler.waiting_queue)
+        check_states(self.harness, self.ends, self._sent, self._strangers)
 
 
 def _start(script: a.Script) -> Harness:

@@ -77,7 +77,7 @@ class QueueLimit(NamedTuple):
 
 
 class Change(NamedTuple):
-    """As ``feather set``."""
+    """As ``feather set``; refused while the policy is switched off, but for what switches it on."""
 
     values: dict[str, str]
 

@@ -13,6 +13,8 @@ from tests.soak.episode import Episode
 from tests.soak.shards import EPISODE
 from tests.soak.shrink import failure_of, shrink
 
+SWITCHES = 15
+"""An episode in which the policy is switched off and on."""
 EPISODES = 14
 """Of ``EPISODE`` requests each: 2,100."""
 
@@ -71,6 +73,18 @@ def forget_one(monkeypatch):
     monkeypatch.setattr(SchedulerCore, "enqueue", enqueued)
 
 
+def forget_who_came_meanwhile(monkeypatch):
+    """Switched on again, the policy does not hear of those that came while it was off."""
+    switch = Adapter.switch
+
+    def switched(adapter, *, on):
+        if on:
+            monkeypatch.setattr(Adapter, "compare", lambda adapter, requests: None)
+        switch(adapter, on=on)
+
+    monkeypatch.setattr(Adapter, "switch", switched)
+
+
 def admit_twice(monkeypatch):
     """The first of a plan is offered twice."""
     candidates = Adapter.candidates
@@ -86,12 +100,17 @@ def admit_twice(monkeypatch):
 
 @pytest.mark.parametrize(
     ("plant", "part"),
-    [(lose_one, "lost: "), (forget_one, "the index"), (admit_twice, "twice in a batch")],
-    ids=["lost", "forgotten", "admitted twice"],
+    [
+        (lose_one, "lost: "),
+        (forget_one, "the index"),
+        (admit_twice, "twice in a batch"),
+        (forget_who_came_meanwhile, "the policy knows []"),
+    ],
+    ids=["lost", "forgotten", "admitted twice", "came while it was off"],
 )
 def test_it_finds_what_it_is_for(monkeypatch, plant, part):
     plant(monkeypatch)
-    assert part in (failure_of(draw(1, 60)) or "")
+    assert part in (failure_of(draw(SWITCHES, 60)) or "")
 
 
 def test_a_failing_script_is_cut_down(monkeypatch):

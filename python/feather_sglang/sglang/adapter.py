@@ -176,8 +176,11 @@ class Adapter:
 
     def _admitted_count(self) -> int:
         taken = self._adder.can_run_list
-        first: Tracked | None = taken[0].__dict__.get("feather") if taken else None
-        return len(taken) - (first is not None and first.place is Place.RUNNING)  # a chunk that goes on comes first
+        if not taken:
+            return 0
+        first: Tracked | None = taken[0].__dict__.get("feather")  # None: it was admitted while the policy was off
+        goes_on = first is None or first.place is Place.RUNNING  # a chunk that does comes first
+        return len(taken) - goes_on
 
     def compare(self, requests: list[Any]) -> None:
         """Report what a replaced queue lost and gained: O(queue), for the rare replacements outside a pass."""
