@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import time
-from typing import Any
 
 from feather_sglang.cli.errors import UsageError
 from feather_sglang.cli.frame import Snapshot, frame
@@ -71,9 +70,7 @@ def _live(server: Remote, now: Snapshot, interval: float, colour: bool) -> int:
 
 def _draw(before: Snapshot | None, now: Snapshot, lost: str | None, colour: bool) -> None:
     size = shutil.get_terminal_size(_PLAIN_SIZE)
-    lines: list[Any] = frame(before, now, width=size.columns, height=size.lines, colour=colour)
-    if lost is not None:
-        lines = [lost[: size.columns], *lines[: size.lines - 2]]
+    lines = frame(before, now, width=size.columns, height=size.lines, colour=colour, lost=lost)
     text = "".join(f"{line}{_REST_OF_LINE}\n" for line in lines).removesuffix("\n")
     sys.stdout.write(_HOME + text + _BELOW)
     sys.stdout.flush()
