@@ -82,6 +82,7 @@ def test_the_fixed_part_of_a_prefill_pass():
         floor.observe(tokens, seen(0.0006 * tokens))
     assert 0.2 < fit.base < 0.55
     assert floor.base < 0.02
+    assert fit.base < fit.estimate == pytest.approx(0.5, rel=0.2), "for comparing, without a margin"
 
 
 def test_a_chunk_of_a_prompt_beside_a_decode_step_is_a_prefill_pass():
@@ -180,6 +181,21 @@ def test_who_is_past_the_bound_takes_the_others_along():
     assert gate.cut(view(120)._replace(overdue=1), [SIBLING] * 8) == 8
     gate._enter("alike")
     assert gate.cut(view(120)._replace(overdue=2), [STRANGER, STRANGER, STRANGER]) == 2
+
+
+def test_a_look_at_several_families_counts_once_rows_are_replaced():
+    gate = make_gate("model")
+    gate._enter("look mixed")
+    assert gate.cut(view(4), [SIBLING, STRANGER] * 4) == 8
+    gate.cut(view(8, 4), [])
+    gate.cut(view(8), [SIBLING] * 4)
+    assert gate._since is None, "four that were there before have ended"
+    gate.cut(view(8, 3)._replace(step=7), [SIBLING])
+    assert gate._since == 7
+    gate._enter("look mixed")
+    gate._steps = gate._until
+    gate.cut(view(12)._replace(step=9), [])
+    assert gate._since == 9, "outputs are longer than the gate's patience"
 
 
 def surface(name):

@@ -88,10 +88,11 @@ class Model:
     # --- deciding ------------------------------------------------------------------------------------------------
 
     def cut(self, view: View, candidates: Sequence[Candidate]) -> int:
-        if self._since is None:
+        if self._since is None and not self._first_batch(view):
             self._since = view.step
         taken, why = self._taken(view, candidates)
         taken = max(taken, view.overdue)
+        self._admitted += taken
         if taken < len(candidates):
             self._stops[why] += 1
         if taken and not view.order:
@@ -113,6 +114,14 @@ class Model:
                     return 0, "joining"
             self._forgone, self._most = 0.0, max(rows + len(candidates), 0.99 * self._most)
         return len(candidates), ""
+
+    def _first_batch(self, view: View) -> bool:
+        """Whether the gate looks at several families in a batch of which nobody was replaced yet.
+
+        Its prefill came at once, and its rate is one without passes: nothing that goes on.
+        """
+        waited = self._steps >= self._until - self.PATIENCE // 2
+        return self._regime == "look mixed" and self._admitted <= len(view.order) and not waited
 
     def _price(self, coefficients: Coefficients) -> float:
         """Seconds of overhead for each row and step."""
@@ -192,6 +201,7 @@ class Model:
         """Steps that are told later, and ran before the next decision, say nothing about it."""
         self._regime = regime
         self._since = None
+        self._admitted = 0
 
     def _look(self) -> None:
         """Everything anew: one family first."""
@@ -240,7 +250,7 @@ class Model:
         if not self._tried and families >= self.MIXED and not late:
             return  # families that were there before are still leaving
         self._tried += 1
-        rates, base = self._rates, self._prefill.base
+        rates, base = self._rates, self._prefill.estimate
         rates["alike"].add(tokens, seconds, self._prefilled, self._filled)
         loses = False
         if self._tried == 1:

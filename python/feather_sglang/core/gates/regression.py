@@ -220,6 +220,8 @@ class Affine:
         """Mean seconds of a pass."""
         self._passes = self._usual = 0.0
         """Tokens of a pass. Much smaller ones say nothing of what joining saves: a floor is not a base."""
+        self.estimate = 0.0
+        """Of the base, in seconds; at least 0."""
         self.base = 0.0
         """Seconds that are there with confidence: two standard errors below the estimate, at least 0."""
 
@@ -249,10 +251,11 @@ class Affine:
         one, n, nn, t, nt, tt = self._sums
         spread = one * nn - n * n
         if self._passes < self.WARM or spread <= 1e-6 * nn * one:
-            self.base = 0.0
+            self.estimate = self.base = 0.0
             return
         base, slope = (nn * t - n * nt) / spread, (one * nt - n * t) / spread
         noise = max(tt - base * t - slope * nt, 0.0) / self._passes
+        self.estimate = max(base, 0.0)
         self.base = max(base - 2 * math.sqrt(noise * nn / spread), 0.0)
 
     def dump(self) -> dict[str, Any]:
