@@ -116,3 +116,10 @@ def test_the_constants_in_use_are_in_the_grid():
 def test_a_sweep_draws_no_picture(tmp_path):
     with pytest.raises(UsageError, match="draws no picture"):
         main(["--sweep", "q", "--svg", str(tmp_path / "x.svg")])
+
+
+def test_too_few_steps_to_judge_are_refused():
+    with pytest.raises(UsageError, match="at least 600 steps"):
+        main(["--steps", "599"])
+    with pytest.raises(UsageError, match="-1 seeds"):
+        main(["--seeds", "-1"])

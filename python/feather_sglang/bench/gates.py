@@ -10,7 +10,7 @@ from itertools import product
 
 from feather_sglang.bench import gates_sweep
 from feather_sglang.bench.gates_picture import draw
-from feather_sglang.bench.gates_report import render, report
+from feather_sglang.bench.gates_report import WINDOW, render, report
 from feather_sglang.bench.gates_runs import FAMILIES, MACHINE, ORDER, SURFACES, WAITING, Trajectory, gates, run
 from feather_sglang.bench.machine import here, in_words
 from feather_sglang.bench.outputs import Outputs, add_options
@@ -39,6 +39,12 @@ def main(argv: list[str]) -> int:
     steps, seeds = (QUICK_STEPS, QUICK_SEEDS) if options.quick else (STEPS, SEEDS)
     if options.sweep is not None:
         seeds = QUICK_SWEEP_SEEDS if options.quick else SWEEP_SEEDS
+    steps = steps if options.steps is None else options.steps
+    seeds = seeds if options.seeds is None else options.seeds
+    if steps < 2 * WINDOW or seeds < 1:
+        raise UsageError(
+            f"{steps} steps of {seeds} seeds; expected at least {2 * WINDOW} steps, which are judged, of one"
+        )
     began = time.perf_counter()
     circumstances = here(["bench", "gates", *argv], f"{WORKLOAD}, order {options.order}; {seeds} seeds")
     where = in_words(circumstances)
@@ -80,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
         "sees is noisy, what it is judged on is not.",
     )
     parser.add_argument("--quick", action="store_true", help="fewer seeds, steps and fixed gates: under five minutes")
+    parser.add_argument("--steps", type=int, metavar="N", help=f"decode steps of a run (default: {STEPS:,})")
+    parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each gate on a surface (default: {SEEDS})")
     parser.add_argument(
         "--surface", action="append", choices=_SURFACES, metavar="NAME", help=f"only this one: {', '.join(_SURFACES)}"
     )
