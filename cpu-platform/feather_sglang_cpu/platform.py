@@ -8,6 +8,7 @@ from sglang.srt.platforms.cpu import CpuDeviceMixin
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import SRTPlatform
 
+from feather_sglang_cpu.linear import use_onednn
 from feather_sglang_cpu.pinning import ignore_pinning
 
 
@@ -29,3 +30,4 @@ class CpuPlatform(CpuDeviceMixin, SRTPlatform):
     def init_backend(self) -> None:
         """Called once in each worker, before it builds a model."""
         ignore_pinning()
+        use_onednn()

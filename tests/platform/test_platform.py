@@ -60,3 +60,48 @@ print(torch.empty_like(before, pin_memory=True).shape, torch.zeros(2).pin_memory
         "torch.Size([2, 3]) [0, 1, 2]",
         "torch.Size([2]) [0.0, 0.0]",
     ]
+
+
+def test_linear_layers_and_heads_by_onednn() -> None:
+    """As exact as upstream's, and taken over, also after an update of weights; the rest is left to upstream."""
+    program = """
+from types import SimpleNamespace
+import torch
+from sglang.srt.layers.logits_processor import LogitsProcessor
+from sglang.srt.layers.quantization.unquant import UnquantizedEmbeddingMethod, UnquantizedLinearMethod
+upstream, upstream_head = UnquantizedLinearMethod.apply, LogitsProcessor._compute_lm_head
+from feather_sglang_cpu import linear
+linear.use_onednn()
+ours, ours_head = UnquantizedLinearMethod.apply, LogitsProcessor._compute_lm_head
+linear.use_onednn()
+assert ours is UnquantizedLinearMethod.apply is not upstream
+product, taken = linear._product, []
+linear._product = lambda *args: taken.append(args) or product(*args)
+torch.manual_seed(1)
+method = UnquantizedLinearMethod()
+layer = SimpleNamespace(weight=torch.nn.Parameter(torch.randn(96, 64) / 8, requires_grad=False), quant_method=None)
+
+def equal(x, bias=None):
+    theirs, mine = upstream(method, layer, x, bias), ours(method, layer, x, bias=bias)
+    assert mine.is_contiguous() and mine.dtype == theirs.dtype
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+for rows in (0, 1, 8, 300):
+    equal(torch.randn(rows, 64), torch.randn(96))
+equal(torch.randn(2, 3, 64))
+equal(torch.randn(8, 128)[:, :64])
+layer.weight.data[:50].copy_(torch.randn(50, 64))
+equal(torch.randn(8, 64))
+print(len(taken))
+head = SimpleNamespace(weight=layer.weight, quant_method=UnquantizedEmbeddingMethod())
+logits = SimpleNamespace(use_fp32_lm_head=False, use_fp32_lm_head_output=False, rl_on_policy_target=None)
+x = torch.randn(8, 64)
+torch.testing.assert_close(ours_head(logits, x, head), upstream_head(logits, x, head), rtol=1e-5, atol=1e-5)
+print(len(taken))
+logits.rl_on_policy_target = "fsdp"
+assert ours_head(logits, x, head).dtype == torch.bfloat16
+layer.weight.data = layer.weight.data.bfloat16()
+equal(torch.randn(8, 64).bfloat16())
+print(len(taken))
+"""
+    assert run(program, SGLANG_PLATFORM="feather_cpu") == ["7", "8", "8"]

@@ -33,23 +33,23 @@ def measure(
 ) -> list[dict[str, Any]]:
     """One row an arm, printed as it is there: the median of ``repeats`` runs on one server.
 
-    Interleaved arrivals, all at once. SGLang's own backend runs once, with two requests a family: its prefill computes
+    Interleaved arrivals, all at once. SGLang's own backend gets one request a family in every run: its prefill computes
     the attention of a cached prefix again. ``decode``: output tokens of decode passes per CPU-second in them.
     """
     draw = random.Random(1)
     prefixes = [[draw.randrange(100, 40_000) for _ in range(PREFIX)] for _ in range(families)]
     rows = []
     for arm, args in ARMS.items():
-        times, each = (1, 2) if arm == SLOW else (repeats, per_family)
-        pool = families * PREFIX + times * families * each * (OWN + NEW) + 4096
+        each = 1 if arm == SLOW else per_family
+        pool = families * PREFIX + repeats * families * each * (OWN + NEW) + 4096
         size = ["--max-running-requests", str(ROWS), "--max-total-tokens", str(pool), "--dtype", "float32"]
         print(f"{arm}: starting a server ...", flush=True)
         with _server([*server_args, *args, *size], arm) as server:
             target = Target(server.url, server.pid)
             client.send(target.url, Workload("warm", [Request(prefix, 1) for prefix in prefixes]))
-            runs = [_run(target, _requests(draw, prefixes, each)) for _ in range(times)]
+            runs = [_run(target, _requests(draw, prefixes, each)) for _ in range(repeats)]
             attention = target.info()["internal_states"][0].get("feather_attention")
-        row = {"arm": arm, "requests": families * each, "repeats": times, "attention": attention, "runs": runs}
+        row = {"arm": arm, "requests": families * each, "repeats": repeats, "attention": attention, "runs": runs}
         row |= {key: statistics.median(run[key] for run in runs) for key in ("decode", "whole")}
         rows.append(row)
         spread = f"{min(run['decode'] for run in runs):.1f}-{max(run['decode'] for run in runs):.1f}"
