@@ -15,7 +15,6 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 
 from feather_sglang.sglang import coexistence
 from feather_sglang.sglang.arguments import resolved_of
-from feather_sglang.sglang.limits import may_stop
 from tests.harness.adapters import adapter_settings
 from tests.harness.ends import Ends
 from tests.harness.mirror import check_mirror
@@ -71,7 +70,7 @@ def test_embeddings_are_ordered_and_no_gate_is_asked(start_alone):
             io_struct.TokenizedEmbeddingReqInput(rid=f"e{number}", input_ids=array("q", prompt), **required)
         )
     assert len(harness.queue) == 6
-    assert not may_stop(harness.scheduler, harness.scheduler.running_batch)
+    assert not harness.scheduler.feather.budgets.may_stop(harness.scheduler.running_batch)
     log = run_checked(harness)
     assert set(ends.count) == {f"e{number}" for number in range(6)}
     assert log.cached_tokens == 4 * 512

@@ -106,6 +106,35 @@ def test_a_pass_in_which_nothing_changed_does_not_look_at_its_rows(harness):
 
 
 @pytest.mark.slow
+def test_an_admission_and_a_departure_cost_few_calls(harness):
+    fill(harness, 24, 60)
+    totals = []
+    for admitted in (1, 12):
+        end(harness, admitted)
+        with counted_calls() as calls:
+            harness.step()
+        assert calls["prefix_of"] == 2 * admitted
+        totals.append(calls.total())
+    assert totals[1] - totals[0] <= 11 * 10
+
+
+@pytest.mark.slow
+def test_rows_that_stay_cost_an_admission_nothing(harness):
+    counts = []
+    for rows in (8, 24):
+        harness.fresh()
+        fill(harness, rows)
+        end(harness, 4)
+        harness.send_all(interleaved(Tokens().families(4, 1, 256, 16)), new=200)
+        with counted_calls() as calls:
+            harness.step()
+        assert calls["row_of"] >= 4
+        assert calls["admit"] > 4
+        counts.append(calls)
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.slow
 def test_the_length_of_the_queue_costs_an_admission_nothing(harness):
     counts = []
     for waiting in (20, 200):

@@ -7,6 +7,7 @@ requests; who waits and who runs is kept there, and only there.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -189,7 +190,7 @@ class SchedulerCore:
         self._scheduled += self._index.settle(list(reused.items()), list(refused))
         if reused:
             self._admitted += len(reused)
-            self._digest = crc32(f"{self._scheduled}{reused}".encode(), self._digest)
+            self._digest = crc32(array("q", (self._scheduled, *reused, *reused.values())), self._digest)
             self._recent.append(self.decisions)
         self._refused += len(refused)
         if self.lanes is not None:

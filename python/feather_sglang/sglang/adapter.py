@@ -31,13 +31,13 @@ from feather_sglang.sglang.attention.register import state_of
 from feather_sglang.sglang.attention.source import paths_of_batch
 from feather_sglang.sglang.book import Book
 from feather_sglang.sglang.changes import SWITCHED_OFF
-from feather_sglang.sglang.limits import is_idle, limits_of
+from feather_sglang.sglang.limits import Budgets, is_idle
 from feather_sglang.sglang.mirror import Mirror
 from feather_sglang.sglang.progress import Progress, StalledError
 from feather_sglang.sglang.queue import WaitingQueue, follow
 from feather_sglang.sglang.ranks import Ranks
 from feather_sglang.sglang.row_order import ALL_ROWS, RowOrder
-from feather_sglang.sglang.rows import Place, Tracked, prefix_of
+from feather_sglang.sglang.rows import EXPRESS, RUNNING, WAITING, Tracked, prefix_of
 from feather_sglang.sglang.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Adapter:
     :param settings: the core's.
     :param new_core: makes a core of them with nothing in it; called at the start and after a failure.
     :param clip: SGLang's ``CLIP_MAX_NEW_TOKENS``.
-    :param counts_held_rows: see ``limits.free_rows``.
+    :param counts_held_rows: see ``limits.Budgets``.
     :param row_order: whether the rows of running batches are sorted by family.
     :param ranks: those that share the waiting queue.
     """
@@ -79,6 +79,7 @@ class Adapter:
         self.watch = Watch(settings.chunk_size)
         unread = partial(self.watch.fell_back, "unreadable_request")
         self.mirror = Mirror(settings, new_core, scheduler.page_size, clip, unread)
+        self.book: Book = self.mirror.book
         self.row_order = RowOrder(scheduler, self.plan_decode) if row_order else None
         self.progress = Progress()
         self.fallen: str | None = NOT_TAKEN_UP if ranks.size > 1 else None
@@ -93,17 +94,13 @@ class Adapter:
         self._failed_here: str | None = None
         """A failure of which it is not known whether the other ranks had it."""
         self._scheduler = scheduler
-        self._counts_held_rows = counts_held_rows
+        self.budgets = Budgets(scheduler, counts_held_rows)
         self._begun = False
         self._adder: Any = None
         self._batch: Any = None
         self._offered: list[Tracked] = []
         self._offered_all = False
         self._planned = False
-
-    @property
-    def book(self) -> Book:
-        return self.mirror.book
 
     @property
     def core(self) -> Core | None:
@@ -179,7 +176,7 @@ class Adapter:
         if not taken:
             return 0
         first: Tracked | None = taken[0].__dict__.get("feather")  # None: it was admitted while the policy was off
-        goes_on = first is None or first.place is Place.RUNNING  # a chunk that does comes first
+        goes_on = first is None or first.place is RUNNING  # a chunk that does comes first
         return len(taken) - goes_on
 
     def compare(self, requests: list[Any]) -> None:
@@ -190,7 +187,7 @@ class Adapter:
                 self.left(tracked.req)
         for req in requests:
             tracked = req.__dict__.get("feather")
-            if tracked is None or tracked.place not in (Place.WAITING, Place.EXPRESS):
+            if tracked is None or tracked.place not in (WAITING, EXPRESS):
                 self.entered(req)
 
     # --- one pass ------------------------------------------------------------------------------------------------
@@ -249,15 +246,16 @@ class Adapter:
         :param batch: what it made; None: no prefill, and the running batch may decode.
         """
         Adapter.current = None
-        if batch is not None:
-            self._begun = False  # no decode follows that would begin again
         queue = self._scheduler.waiting_queue
         if isinstance(queue, WaitingQueue):
             queue.show(None)
         if self._adder is not None and self.fallen is None:
             self._guarded(self._settle, self._adder)
         self._adder = self._batch = None
-        self._reap()
+        if batch is None:
+            self._reap()
+        else:
+            self._begun = False  # no decode follows that would begin again
         self.watch.closed(self.core)
 
     def before_decode(self, running_batch: Any) -> None:
@@ -336,7 +334,7 @@ class Adapter:
     def _plan(self, adder: Any) -> Admissions:
         assert self.core is not None
         running = self._running(self._batch)
-        limits = limits_of(self._scheduler, running, self._batch, adder, counts_held_rows=self._counts_held_rows)
+        limits = self.budgets.limits(running, self._batch, adder)
         self.watch.plans(self.core)
         plan = self.core.plan_admissions(limits)
         self._planned = True
@@ -346,14 +344,15 @@ class Adapter:
 
     def _settle(self, adder: Any) -> None:
         core = self.core if self._planned else None
-        reused = self.mirror.admit(adder.can_run_list, planned=core is not None)
+        admitted = self.mirror.admit(adder.can_run_list, planned=core is not None)
         refused = self._refused()
         if core is not None:
+            reused = {tracked.id: tokens for tracked, tokens in admitted}
             core.settle(reused, {t.id: "not admitted by the engine" for t in refused})
-        self.watch.settled([(self.book.running[id], tokens) for id, tokens in reused.items()], refused)
-        admitted = bool(adder.can_run_list)
-        idle = not admitted and is_idle(self._scheduler, self._running(self._batch), adder)
-        self.progress.passed(admitted=admitted, idle=idle)
+        self.watch.settled(admitted, refused)
+        taken = bool(adder.can_run_list)
+        idle = not taken and is_idle(self._scheduler, self._running(self._batch), adder)
+        self.progress.passed(admitted=taken, idle=idle)
 
     def _refused(self) -> list[Tracked]:
         """Requests that the loop looked at and did not take, others going first.
@@ -363,7 +362,7 @@ class Adapter:
         offered = self._offered
         if offered and not self._offered_all and not self._batch.batch_is_full and self._adder.can_run_list:
             offered = offered[:-1]
-        return [tracked for tracked in offered if tracked.place is Place.WAITING]
+        return [tracked for tracked in offered if tracked.place is WAITING]
 
     # --- failures ------------------------------------------------------------------------------------------------
 
@@ -378,7 +377,7 @@ class Adapter:
             self._failed(error)
             return None
         finally:
-            self.watch.spent(time.perf_counter() - began)
+            self.watch.spent += time.perf_counter() - began
 
     def share_failure(self) -> None:
         """Before SGLang goes through its queue, or launches: a failure that is not known to be everybody's must be.

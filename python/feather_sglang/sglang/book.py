@@ -6,7 +6,7 @@ from array import array
 from operator import attrgetter
 from typing import Any
 
-from feather_sglang.sglang.rows import Place, Tracked, is_express
+from feather_sglang.sglang.rows import EXPRESS, GONE, RUNNING, WAITING, Tracked, is_express
 
 _id = attrgetter("id")
 
@@ -26,8 +26,10 @@ class Book:
         self.express: dict[int, Tracked] = {}
         self.ids: array[int] = array("q")
         """Ids of ``running``, in no particular order, but the same on all ranks."""
+        self._rows: set[Any] = set()
+        """The requests of ``running``."""
         self._seen: list[Any] = []
-        """The engine's rows of the last pass, and those admitted since: the requests of ``running`` are among them."""
+        """The engine's rows of the last pass, and those admitted since: ``_rows`` are among them."""
         self._free: list[int] = []
         self._issued = 0
         self._sequence = 0
@@ -38,39 +40,37 @@ class Book:
         A retracted request keeps its id and its age.
         """
         tracked: Tracked | None = req.__dict__.get("feather")
-        if tracked is None or tracked.place is Place.GONE:
+        if tracked is None or tracked.place is GONE:
             self._sequence += 1
             tracked = Tracked(self._next_id(), req, (scheduled_tokens, self._sequence))
             req.feather = tracked
         else:
             self._forget_place(tracked)
         if is_express(req):
-            tracked.place = Place.EXPRESS
+            tracked.place = EXPRESS
             self.express[tracked.id] = tracked
             return None
-        tracked.place = Place.WAITING
+        tracked.place = WAITING
         self.waiting[tracked.id] = tracked
         return tracked
 
     def admit(self, tracked: Tracked) -> None:
-        """It went from the queue into a batch."""
-        if tracked.place is Place.EXPRESS:
-            self.release(tracked)
-            return
+        """A waiting request went into a batch."""
         id, req = tracked.id, tracked.req
         del self.waiting[id]
-        tracked.place = Place.RUNNING
+        tracked.place = RUNNING
         tracked.published = -1
         tracked.outputs_at_admission = tracked.told = len(req.output_ids)
         self.running[id] = self.computing[id] = tracked
         tracked.row = len(self.ids)
         self.ids.append(id)
+        self._rows.add(req)
         self._seen.append(req)
 
     def release(self, tracked: Tracked) -> None:
         """It is gone; its id may be given out again."""
         self._forget_place(tracked)
-        tracked.place = Place.GONE
+        tracked.place = GONE
         tracked.req.feather = None
         self._free.append(tracked.id)
 
@@ -81,15 +81,13 @@ class Book:
         """
         if requests == self._seen:
             return []
-        gone = set(self._seen).difference(requests)
         self._seen = requests[:]
-        rows = [t for req in gone if (t := req.__dict__.get("feather")) is not None and t.place is Place.RUNNING]
-        return sorted(rows, key=_id)
+        return sorted([req.feather for req in self._rows.difference(requests)], key=_id)
 
     def ids_of(self, requests: list[Any]) -> set[int]:
         """The ids of those of them that run."""
         rows = (req.__dict__.get("feather") for req in requests)
-        return {t.id for t in rows if t is not None and t.place is Place.RUNNING}
+        return {t.id for t in rows if t is not None and t.place is RUNNING}
 
     def clear(self) -> None:
         """Forget everything, as when the policy falls back for good."""
@@ -99,16 +97,17 @@ class Book:
 
     def _forget_place(self, tracked: Tracked) -> None:
         id, place = tracked.id, tracked.place
-        if place is Place.RUNNING:
+        if place is RUNNING:
             del self.running[id]
             self.computing.pop(id, None)
+            self._rows.discard(tracked.req)
             last = self.ids.pop()
             if last != id:
                 self.ids[tracked.row] = last
                 self.running[last].row = tracked.row
-        elif place is Place.WAITING:
+        elif place is WAITING:
             self.waiting.pop(id, None)
-        elif place is Place.EXPRESS:
+        elif place is EXPRESS:
             del self.express[id]
 
     def _next_id(self) -> int:

@@ -21,11 +21,6 @@ def is_idle(scheduler: Any, running: list[Any], adder: Any) -> bool:
     return not (running or scheduler.chunked_req is not None or adder.can_run_list or in_flight)
 
 
-def may_stop(scheduler: Any, running_batch: Any) -> bool:
-    """Whether a decode step would follow a pass that stops early: prefill-only work would spin instead."""
-    return not running_batch.is_prefill_only and first(ORDERED_ONLY, scheduler) is None
-
-
 def prefill_tokens(adder: Any) -> int:
     """Prompt tokens that this pass may still compute. Without chunking the limit is on whole prompts."""
     tokens = adder.rem_input_tokens
@@ -34,30 +29,42 @@ def prefill_tokens(adder: Any) -> int:
     return int(min(tokens, UNLIMITED))
 
 
-def free_rows(scheduler: Any, running_batch: Any, adder: Any, counts_held_rows: bool) -> int:
-    """Requests that may still join, as the loop in ``Scheduler._get_new_batch_prefill_raw`` counts them.
+class Budgets:
+    """The budgets of one scheduler.
 
+    :param scheduler: SGLang's ``Scheduler``, initialised.
     :param counts_held_rows: whether this version wants to be told of rows that a continuing chunk already has.
     """
-    taken = adder.can_run_list
-    held = {"num_held_rows": sum(req.kv.holds_kv for req in taken)} if counts_held_rows else {}
-    rows = scheduler.get_num_allocatable_reqs(len(running_batch.reqs), running_batch=running_batch, **held)
-    if adder.prefill_max_requests is not None:
-        rows = min(rows, adder.prefill_max_requests)
-    return int(rows) - len(taken)
 
+    def __init__(self, scheduler: Any, counts_held_rows: bool) -> None:
+        self._scheduler = scheduler
+        self._counts_held_rows = counts_held_rows
+        self._decodes = first(ORDERED_ONLY, scheduler) is None
 
-def limits_of(scheduler: Any, running: list[Any], running_batch: Any, adder: Any, *, counts_held_rows: bool) -> Limits:
-    """The budgets of this pass.
+    def limits(self, running: list[Any], running_batch: Any, adder: Any) -> Limits:
+        """What this pass may spend.
 
-    :param running: every row that the engine runs, of all micro-batches.
-    """
-    return Limits(
-        kv_tokens=int(adder.rem_total_tokens),
-        rows=free_rows(scheduler, running_batch, adder, counts_held_rows),
-        prefill_tokens=prefill_tokens(adder),
-        step=scheduler.forward_ct + 1,
-        chunked=adder.rem_chunk_tokens is not None,
-        idle=is_idle(scheduler, running, adder),
-        may_stop=may_stop(scheduler, running_batch),
-    )
+        :param running: every row that the engine runs, of all micro-batches.
+        """
+        return Limits(
+            kv_tokens=int(adder.rem_total_tokens),
+            rows=self._free_rows(running_batch, adder),
+            prefill_tokens=prefill_tokens(adder),
+            step=self._scheduler.forward_ct + 1,
+            chunked=adder.rem_chunk_tokens is not None,
+            idle=is_idle(self._scheduler, running, adder),
+            may_stop=self.may_stop(running_batch),
+        )
+
+    def may_stop(self, running_batch: Any) -> bool:
+        """Whether a decode step would follow a pass that stops early: prefill-only work would spin instead."""
+        return self._decodes and not running_batch.is_prefill_only
+
+    def _free_rows(self, running_batch: Any, adder: Any) -> int:
+        """Requests that may still join, as the loop in ``Scheduler._get_new_batch_prefill_raw`` counts them."""
+        taken = adder.can_run_list
+        held = {"num_held_rows": sum(req.kv.holds_kv for req in taken)} if self._counts_held_rows else {}
+        rows = self._scheduler.get_num_allocatable_reqs(len(running_batch.reqs), running_batch=running_batch, **held)
+        if adder.prefill_max_requests is not None:
+            rows = min(rows, adder.prefill_max_requests)
+        return int(rows) - len(taken)

@@ -13,7 +13,9 @@ from feather_sglang.core.interface import Core, Row
 from feather_sglang.core.settings import Settings
 from feather_sglang.sglang.book import Book
 from feather_sglang.sglang.rows import (
-    Place,
+    EXPRESS,
+    GONE,
+    RUNNING,
     Tracked,
     is_computing,
     prefix_of,
@@ -74,10 +76,10 @@ class Mirror:
     def release(self, tracked: Tracked, produced: int | None) -> None:
         """A request is gone. ``produced``: output tokens, if its KV went to the cache; None: it did not."""
         place = tracked.place
-        if place is Place.GONE:
+        if place is GONE:
             return
         self.book.release(tracked)
-        if place is not Place.EXPRESS and self.core is not None:
+        if place is not EXPRESS and self.core is not None:
             self.core.leave(tracked.id, produced)
 
     def reconcile(self, running: list[Any], chunked: Any) -> None:
@@ -145,24 +147,31 @@ class Mirror:
         if self.core is not None:
             self.core.bound_waits(tokens)
 
-    def admit(self, requests: Iterable[Any], planned: bool) -> dict[int, int]:
-        """Move what a pass admitted from the queue into the batch; returns, by id, the tokens their match found.
+    def admit(self, requests: Iterable[Any], planned: bool) -> list[tuple[Tracked, int]]:
+        """Move what a pass admitted from the queue into the batch; returns the core's own of them, each with the tokens
+        that its match found.
 
         :param planned: whether the core will be told of these tokens (``Core.settle``).
         """
-        reused: dict[int, int] = {}
+        book = self.book
+        admitted = []
+        due = self._passes + max(self._settings.chunk_size, GROWTH_PASSES)
         for req in requests:
             tracked: Tracked | None = req.__dict__.get("feather")
-            if tracked is None or tracked.place is Place.RUNNING:  # a chunk that goes on
+            if tracked is None or tracked.place is RUNNING:  # a chunk that goes on
                 continue
-            waited = tracked.place is Place.WAITING
-            self.book.admit(tracked)
-            if waited:
-                reused[tracked.id] = tokens = prefix_of(req)
-                self._look_at(tracked, self._settings.chunk_size)
-                if planned:
-                    tracked.published = tokens
-        return reused
+            if tracked.place is EXPRESS:
+                book.release(tracked)
+                continue
+            book.admit(tracked)
+            tracked.due = due
+            tokens = prefix_of(req)
+            if planned:
+                tracked.published = tokens
+            admitted.append((tracked, tokens))
+        if admitted:
+            self._due[due] += [tracked for tracked, _ in admitted]
+        return admitted
 
     def _enqueue(self, core: Core, tracked: Tracked) -> None:
         """Hand a request to the core; one that cannot be read, or that it refuses, is served and shares nothing."""
@@ -184,7 +193,7 @@ class Mirror:
                 changed.append(row_of(tracked, still))
         chunk = self._settings.chunk_size
         for tracked in self._due.pop(self._passes, ()):
-            if tracked.place is Place.RUNNING and tracked.due == self._passes:
+            if tracked.place is RUNNING and tracked.due == self._passes:
                 grown = len(tracked.req.output_ids) - tracked.told
                 if grown >= chunk:
                     changed.append(self._grown(tracked))

@@ -71,8 +71,8 @@ def without_order(scheduler: Any) -> str | None:
 
 def _is_left_of(reqs: Sequence[Any], before: Sequence[Any]) -> bool:
     """Whether ``reqs`` is ``before`` with some of them missing."""
-    rest = iter(before)
-    return all(any(other is req for other in rest) for req in reqs)
+    rest = reversed(before)
+    return all(req in rest for req in reversed(reqs))  # from the end, where one that joined ends it at once
 
 
 def _permutation(reqs: Sequence[Any], order: Sequence[int]) -> list[int] | None:

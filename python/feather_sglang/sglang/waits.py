@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 NAMESPACES = 8
@@ -41,10 +42,11 @@ class Group:
         self.seconds = 0.0
         self.longest = RecentMax()
 
-    def add(self, seconds: float, now: float) -> None:
-        self.admitted += 1
-        self.seconds += seconds
-        self.longest.add(seconds, now)
+    def add(self, waits: Sequence[float], now: float) -> None:
+        """:param waits: of those that were admitted together, at least one, in seconds."""
+        self.admitted += len(waits)
+        self.seconds += sum(waits)
+        self.longest.add(max(waits), now)
 
     def state(self, now: float) -> dict[str, Any]:
         mean = self.seconds / self.admitted if self.admitted else 0.0
@@ -60,13 +62,17 @@ class Waits:
         """By the name they are shown under: ``default``, ``n1`` ... in order of appearance, ``other``."""
         self._names: dict[tuple[str | None, ...], str] = {}
 
-    def add(self, namespace: tuple[str | None, ...], seconds: float, now: float) -> None:
-        """:param namespace: see ``rows.namespace_of``; kept in memory, and never shown."""
-        self.all.add(seconds, now)
+    def add(self, namespace: tuple[str | None, ...], waits: Sequence[float], now: float) -> None:
+        """:param namespace: see ``rows.namespace_of``; kept in memory, and never shown.
+        :param waits: seconds of those of this namespace that were admitted together.
+        """
+        self.all.add(waits, now)
         name = self._names.get(namespace)
         if name is None:
             name = self._name(namespace)
-        self.namespaces.setdefault(name, Group()).add(seconds, now)
+        if name not in self.namespaces:
+            self.namespaces[name] = Group()
+        self.namespaces[name].add(waits, now)
 
     def _name(self, namespace: tuple[str | None, ...]) -> str:
         if not any(namespace):

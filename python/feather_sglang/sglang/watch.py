@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,8 @@ class Watch:
         self.prompt_tokens = 0
         """Of the requests admitted, those that SGLang found in its cache included."""
         self.reused_tokens = 0
-        self._spent = 0.0
+        self.spent = 0.0
+        """Seconds in the core since the last pass ended."""
         self._before: dict[str, Any] = {}
         """The core's state before the plan of this pass, while there is a log."""
 
@@ -91,10 +92,6 @@ class Watch:
         recorder.lost = partial(self.fell_back, "recording_off")
         if not recorder.is_open:
             recorder.lost()
-
-    def spent(self, seconds: float) -> None:
-        """A call into the core took so long."""
-        self._spent += seconds
 
     def plans(self, core: Core) -> None:
         """A pass is about to be planned."""
@@ -127,28 +124,33 @@ class Watch:
         :param admitted: with the tokens that each found in the cache.
         """
         now = time.monotonic()
+        waits: defaultdict[tuple[str | None, ...], list[float]] = defaultdict(list)
         for tracked, reused in admitted:
-            since, tracked.since = tracked.since, None
+            since = tracked.since
             if since is None:  # it was retracted, and waited before
                 continue
-            length = len(tracked.req.origin_input_ids)
+            tracked.since = None
+            req = tracked.req
+            length = len(req.origin_input_ids)
             self.prompt_tokens += length
             self.reused_tokens += min(reused, length)
-            self.waits.add(namespace_of(tracked.req), now - since, now)
+            waits[namespace_of(req)].append(now - since)
             if self.metrics is not None:
                 self.aside(self.metrics.waited, now - since, 2 * reused >= length)
+        for namespace, seconds in waits.items():
+            self.waits.add(namespace, seconds, now)
         if self.log is not None:
             self.aside(self.log.settled, admitted, refused)
 
     def closed(self, core: Core | None) -> None:
         """A pass is over."""
         self.passes += 1
-        self.seconds += self._spent
+        self.seconds += self.spent
         if self.metrics is not None:
-            self.aside(self.metrics.passed, self._spent)
+            self.aside(self.metrics.passed, self.spent)
         if self.keeper is not None and core is not None:
             self.keeper.tick(core.gate)
-        self._spent = 0.0
+        self.spent = 0.0
 
     def fell_back(self, reason: str) -> None:
         """:param reason: one of ``FALLBACKS``."""
