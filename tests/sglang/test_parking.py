@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -236,7 +235,7 @@ FAULTS = {
     ),
     "rows that sit out share penalties with those that do not": (batches, "_copy_of_penalties", lambda old, new: old),
     "a copy outlives a retraction": (Tails, "sweep", lambda self: None),
-    "a prefill takes parked rows along": (Rows, "unmixed", lambda self: nullcontext()),
+    "a prefill takes parked rows along": (Rows, "pass_begins", lambda self: None),
     "rows that end in flight are left out": (Rows, "_ending", lambda batch, finishing: []),
 }
 

@@ -13,6 +13,7 @@ from feather_sglang.sglang.adapter import Adapter
 from feather_sglang.sglang.attention import register
 from feather_sglang.sglang.attention.source import PlanSource
 from feather_sglang.sglang.options import POLICY
+from feather_sglang.sglang.parking import hooks as parking
 from feather_sglang.sglang.ticks import Tick, strayed
 
 
@@ -56,6 +57,7 @@ def admission_pass(original: Callable[..., Any], scheduler: Any, *args: Any, **n
 
 def pass_begins(scheduler: Any) -> None:
     """A prefill batch may be formed."""
+    parking.pass_begins(scheduler)
     adapter = _adapter_of(scheduler)
     if adapter is not None:
         adapter.open()
@@ -63,6 +65,7 @@ def pass_begins(scheduler: Any) -> None:
 
 def pass_ends(scheduler: Any, batch: Any) -> None:
     """It was formed, or not."""
+    parking.pass_ends(scheduler)
     adapter = Adapter.current
     if adapter is None:
         _before_launch(scheduler, batch)
@@ -99,14 +102,16 @@ def adder_built(result: Any, adder: Any, *args: Any, **named: Any) -> None:
     """AFTER ``PrefillAdder.__init__``."""
     if Adapter.current is not None:
         Adapter.current.built(adder)
+    parking.adder_built(adder)
 
 
-def before_decode(scheduler: Any, *args: Any, **named: Any) -> None:
-    """BEFORE ``Scheduler.update_running_batch``."""
+def decode_pass(original: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
+    """AROUND ``Scheduler.update_running_batch``."""
     adapter = _adapter_of(scheduler)
     if adapter is not None:
-        adapter.before_decode(args[0] if args else named["batch"])
-    _before_launch(scheduler, args[0] if args else named["batch"])
+        adapter.before_decode(batch)
+    _before_launch(scheduler, batch)
+    return parking.decode_pass(original, scheduler, batch)
 
 
 def _before_launch(scheduler: Any, batch: Any) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 from sglang.srt.managers.schedule_policy_registry import ExternalSchedulePolicy
 
 from feather_sglang.sglang import arguments, changes, hooks, start
-from feather_sglang.sglang.parking import hooks as parking
 
 
 class FeatherPolicy(ExternalSchedulePolicy):
@@ -46,8 +45,6 @@ class FeatherPolicy(ExternalSchedulePolicy):
         return policy
 
     def begin_pass(self) -> None:
-        self._unmixed = parking.unmixed(self._scheduler)
-        self._unmixed.__enter__()
         hooks.pass_begins(self._scheduler)
 
     def order(self, waiting_queue: Any, running_batch: Any) -> None:
@@ -55,18 +52,15 @@ class FeatherPolicy(ExternalSchedulePolicy):
 
     def reserve(self, adder: Any) -> None:
         hooks.adder_built(None, adder)
-        parking.adder_built(None, adder)
 
     def candidates(self, waiting_queue: Any, adder: Any) -> Iterable[Any]:
         return hooks.candidates(waiting_queue)
 
     def end_pass(self, batch: Any) -> None:
         hooks.pass_ends(self._scheduler, batch)
-        self._unmixed.__exit__(None, None, None)
 
     def decode(self, running_batch: Any, prepare: Callable[[Any], Any]) -> Any:
-        hooks.before_decode(self._scheduler, running_batch)
-        return parking.decode_pass(lambda _, batch: prepare(batch), self._scheduler, running_batch)
+        return hooks.decode_pass(lambda _, batch: prepare(batch), self._scheduler, running_batch)
 
     def on_step(self, batch: Any, result: Any) -> None:
         hooks.step_ended(None, self._scheduler, batch, result)

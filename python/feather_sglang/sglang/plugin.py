@@ -53,13 +53,9 @@ def scheduler_hooks() -> list[Hook]:
             f"{_POLICY}.SchedulePolicy.calc_priority", "around", hooks.order_queue, ("waiting_queue", "running_batch")
         ),
         Hook(f"{_POLICY}.PrefillAdder.__init__", "after", hooks.adder_built, ("running_batch", "rem_input_tokens")),
-        Hook(f"{_POLICY}.PrefillAdder.__init__", "after", parking.adder_built),
         Hook(f"{scheduler}.__init__", "after", hooks.scheduler_started, ("server_args",)),
         Hook(f"{scheduler}._get_new_batch_prefill_raw", "around", hooks.admission_pass, ("running_batch",)),
-        # First, and so inside of the next one, which must see all rows.
-        Hook(f"{scheduler}.update_running_batch", "around", parking.decode_pass, ("batch",)),
-        Hook(f"{scheduler}.update_running_batch", "before", hooks.before_decode, ("batch",)),
-        Hook(f"{scheduler}.get_next_batch_to_run", "around", parking.next_batch, ("running_batch",)),
+        Hook(f"{scheduler}.update_running_batch", "around", hooks.decode_pass, ("batch",)),
         Hook(RUN_BATCH, "around", hooks.run_batch, ("batch",)),
         Hook(f"{scheduler}.process_batch_result", "after", hooks.step_ended, ("batch", "result")),
         Hook(f"{scheduler}._poll_timeout_aborts", "after", hooks.leader_sends),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,30 +15,28 @@ def _rows_of(scheduler: Any) -> Rows | None:
     return rows
 
 
-def decode_pass(original: Callable[..., Any], scheduler: Any, *args: Any, **named: Any) -> Any:
-    """AROUND ``Scheduler.update_running_batch``."""
-    rows = _rows_of(scheduler)
-    if rows is None:
-        return original(scheduler, *args, **named)
-    return rows.decode(original, args[0] if args else named["batch"])
+def pass_begins(scheduler: Any) -> None:
+    """A prefill batch may be formed."""
+    if (rows := _rows_of(scheduler)) is not None:
+        rows.pass_begins()
 
 
-def next_batch(original: Callable[..., Any], scheduler: Any, *args: Any, **named: Any) -> Any:
-    """AROUND ``Scheduler.get_next_batch_to_run``."""
-    with unmixed(scheduler):
-        return original(scheduler, *args, **named)
+def pass_ends(scheduler: Any) -> None:
+    """It was formed, or not."""
+    if (rows := _rows_of(scheduler)) is not None:
+        rows.pass_ends()
 
 
-def unmixed(scheduler: Any) -> AbstractContextManager[None]:
-    """While this lasts no prefill takes parked rows along."""
-    rows = _rows_of(scheduler)
-    return nullcontext() if rows is None else rows.unmixed()
-
-
-def adder_built(result: Any, adder: Any, *args: Any, **named: Any) -> None:
-    """AFTER ``PrefillAdder.__init__``."""
+def adder_built(adder: Any) -> None:
+    """The pass has its ``PrefillAdder``."""
     if (rows := Rows.current()) is not None:
         rows.reserve(adder)
+
+
+def decode_pass(original: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
+    """The running batch decodes, with all its rows or some."""
+    rows = _rows_of(scheduler)
+    return original(scheduler, batch) if rows is None else rows.decode(original, batch)
 
 
 def count_output(original: Callable[..., Any], batch: Any, *args: Any, **named: Any) -> Any:

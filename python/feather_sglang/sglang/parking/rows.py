@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from feather_sglang.core.interface import Decode, Limits, Resident
@@ -41,6 +40,7 @@ class Rows:
         self.steps = self.partial = 0
         """Decode passes, and those in which rows sat out."""
         self._scheduler = scheduler
+        self._mixes = scheduler.is_mixed_chunk
         self._most = most
         self._choose = choose
         self._link_tokens = link_tokens
@@ -86,16 +86,14 @@ class Rows:
         batch.feather_sorted = (batch.reqs, len(batch.reqs))  # a chosen few are sorted when they are chosen
         return result
 
-    @contextmanager
-    def unmixed(self) -> Iterator[None]:
+    def pass_begins(self) -> None:
         """While rows are parked no prefill takes the running batch along: it would decode all of them."""
-        scheduler, self_mixed = self._scheduler, self._scheduler.is_mixed_chunk
         self.tails.sweep()
-        scheduler.is_mixed_chunk = self_mixed and not self.tails
-        try:
-            yield
-        finally:
-            scheduler.is_mixed_chunk = self_mixed
+        self._scheduler.is_mixed_chunk = self._mixes and not self.tails
+
+    def pass_ends(self) -> None:
+        """What follows is SGLang's own business again."""
+        self._scheduler.is_mixed_chunk = self._mixes
 
     def reserve(self, adder: Any) -> None:
         """The KV of parked rows is spoken for: nobody is admitted into it (``PrefillAdder``)."""
