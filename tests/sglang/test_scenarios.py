@@ -224,6 +224,23 @@ def test_aborts_have_one_way_out(start_alone, monkeypatch, how):
     assert (state["waiting"], state["running"], state["held"], state["nodes"]) == (0, 0, 0, 1)
 
 
+def test_who_is_admitted_beside_the_last_chunk_of_an_aborted_prompt(start):
+    """Aborted in its first chunk and retracted by a pause, it is computed once more, and no longer the policy's."""
+    harness = start(chunked_prefill_size=256, max_running_requests=4)
+    harness.reconfigure("feather")
+    tokens = Tokens()
+    long = harness.send(tokens.take(2 * 256 + 40), new=4)
+    harness.step()
+    harness.abort(long)
+    harness.pause("retract")
+    harness.resume()
+    beside = [harness.send(tokens.take(100), new=4) for _ in range(2)]
+    while not harness.is_idle():
+        harness.step()
+        check_mirror(harness)
+    assert any({long, *beside} <= set(batch.rids) for batch in harness.log.batches), "nobody was beside it"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["held", "missing"])
 def test_a_pool_that_forces_retraction(start_alone, order):

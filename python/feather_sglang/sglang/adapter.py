@@ -175,8 +175,9 @@ class Adapter:
         taken = self._adder.can_run_list
         if not taken:
             return 0
-        first: Tracked | None = taken[0].__dict__.get("feather")  # None: it was admitted while the policy was off
-        goes_on = first is None or first.place is RUNNING  # a chunk that does comes first
+        # A chunk that goes on comes first. None: not followed, begun while the policy was off or aborted and retracted.
+        first: Tracked | None = taken[0].__dict__.get("feather")
+        goes_on = first is None or first.place is RUNNING
         return len(taken) - goes_on
 
     def compare(self, requests: list[Any]) -> None:
