@@ -7,7 +7,7 @@ mod common;
 use common::sequence::{Numbers, run_bytes};
 
 /// Runs, of about 70 operations each.
-const RUNS: usize = 500;
+const RUNS: usize = 3_000;
 
 struct Bytes {
     numbers: Numbers,
@@ -61,5 +61,5 @@ fn any_bytes_are_operations() {
             bytes.corpus.push(next);
         }
     }
-    assert!(operations > 20_000, "{operations} operations");
+    assert!(operations > 120_000, "{operations} operations");
 }

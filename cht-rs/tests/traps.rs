@@ -4,7 +4,7 @@
 
 mod common;
 
-use cht::{Config, Order};
+use cht::{Config, End, Order};
 use common::sequence::{Setup, run_seed};
 use common::small::{PLENTY, Small, levels};
 
@@ -279,4 +279,10 @@ fn a_request_that_makes_no_sense_is_refused() {
 #[test]
 fn one_seed_gives_one_sequence() {
     assert_eq!(run_seed(5), run_seed(5));
+}
+
+#[test]
+fn why_a_plan_ended_has_a_word_of_its_own() {
+    let ends = [End::Nobody, End::Rows, End::Kept, End::Prefill, End::Room, End::Looked];
+    assert_eq!(ends.map(End::name), ["nobody", "rows", "kept", "prefill", "room", "looked"]);
 }

@@ -17,6 +17,17 @@ fn total(work: Work) -> u64 {
     work.queue_operations + work.nodes_visited + work.looked_at
 }
 
+#[test]
+fn every_request_that_is_looked_at_counts() {
+    let mut small = held();
+    for i in 0..5 {
+        small.send(&[levels(i, 8)], 1);
+    }
+    let looked_at = |small: &mut Small, budget| small.cost(|small| drop(small.ids(budget))).looked_at;
+    assert_eq!(looked_at(&mut small, Budget { rows: 3, ..PLENTY }), 3);
+    assert_eq!(looked_at(&mut small, PLENTY), 6, "five, and that nobody is left");
+}
+
 /// Admission and departure of one of `siblings` requests below one chunk.
 fn flip_among(order: Order, siblings: u64) -> u64 {
     let mut small = Small::new(order, |_| ());

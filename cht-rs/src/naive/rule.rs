@@ -117,7 +117,7 @@ impl Naive {
     }
 
     fn next_in_order(&self, budget: &Budget) -> Option<usize> {
-        self.first_in_order().filter(|&i| budget.serves(self.requests[i].given.lane))
+        self.first_in_order().filter(|&i| serves(budget, &self.requests[i]))
     }
 
     pub(super) fn first_in_order(&self) -> Option<usize> {
@@ -213,7 +213,7 @@ impl Naive {
 
     /// `Some(None)`: room is kept for the oldest.
     fn overdue(&self, budget: &Budget, kv: u64, first: bool) -> Option<Option<usize>> {
-        let waits = |&i: &usize| self.requests[i].waits() && budget.serves(self.requests[i].given.lane);
+        let waits = |&i: &usize| self.requests[i].waits() && serves(budget, &self.requests[i]);
         let mut waiting: Vec<usize> = (0..self.requests.len()).filter(waits).collect();
         waiting.sort_by_key(|&i| self.requests[i].given.arrival);
         for at in waiting.into_iter().take(LOOKS as usize) {
@@ -259,4 +259,9 @@ impl Naive {
             peers: peers as u64,
         }
     }
+}
+
+/// Whether a request is in a lane that is to be served.
+fn serves(budget: &Budget, request: &Request) -> bool {
+    budget.lane.is_none() || budget.lane == Some(request.given.lane)
 }
