@@ -1,4 +1,6 @@
 //! The bytes that an index says it has, beside what the allocator counts.
+//!
+//! A program without the test harness, whose own thread allocates at times of its own.
 
 mod common;
 
@@ -13,9 +15,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// One prompt of a queue.
 type Prompt = fn(u64) -> Vec<Vec<u64>>;
 
-/// One test: other threads would be counted, too.
-#[test]
-fn bytes_are_what_the_allocator_counts() {
+fn main() {
     let shapes: [(&str, u64, Prompt); 5] = [
         ("short paths", 20_000, |i| vec![levels(1_000 + i, 2)]),
         ("long paths", 500, |i| vec![levels(1_000 + i, 400)]),
