@@ -42,6 +42,30 @@ def test_a_gate_learns_from_the_steps_of_a_server(start, gate):
     assert ("steps" if gate == "model" else "reward") in line
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_step_is_given_the_time_of_its_own_forward_pass(start, monkeypatch, overlap):
+    """On a CPU it is over before its result is looked at, and under overlap so is the one after it."""
+    harness = start(overlap=overlap, **LOAD)
+    harness.reconfigure("feather", gate="model")
+    scheduler, now, took, told = harness.scheduler, [100.0], {}, []
+    run, ticks = scheduler.run_batch, scheduler.feather_ticks
+
+    def run_batch(batch, *args, **named):
+        result = run(batch, *args, **named)
+        took[batch.forward_iter] = 0.1 + len(took) % 7 / 100
+        now[0] += took[batch.forward_iter]
+        return result
+
+    monkeypatch.setattr(scheduler, "run_batch", run_batch)
+    monkeypatch.setattr(scheduler.feather, "observe", told.extend)
+    for clocked in (ticks, ticks.steps):
+        monkeypatch.setattr(clocked, "_clock", lambda: now[0])
+    serve(harness)
+    assert {"prefill", "decode"} == {step.kind for step in told}
+    assert len(told) > 20
+    assert [step.seconds for step in told] == pytest.approx([took[step.seq] for step in told])
+
+
 def shown_by_top(state):
     about = {"url": "http://a-server", "model": "tiny", "sglang": "0"}
     return frame(None, Snapshot(0.0, about, [state]), width=1000, height=60, colour=False)

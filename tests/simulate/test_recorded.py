@@ -173,6 +173,16 @@ def test_calibrate_finds_what_steps_cost(tmp_path: Path, capsys: pytest.CaptureF
     assert all(constant.origin == "measured" for constant in found.constants[:6])
 
 
+def test_calibrate_is_not_led_astray_by_times_that_are_far_off(tmp_path: Path) -> None:
+    spoiled = {7: 0.01, 13: 30.0}
+    told = [
+        step._replace(seconds=step.seconds * spoiled.get(n % 20, 1.0)) for n, step in enumerate(steps(600, 100))
+    ]
+    fit = calibrate.fit(told, MACHINE, tmp_path)
+    for field in ("base", "row", "distinct", "prefill_base", "prefill_token"):
+        assert getattr(fit.cost, field) == pytest.approx(getattr(COST, field), rel=0.2), field
+
+
 def test_calibrate_without_prefills(tmp_path: Path) -> None:
     fit = calibrate.fit(steps(50, 0), MACHINE, tmp_path)
     assert (fit.prefill_steps, fit.prefill_error) == (0, None)

@@ -99,7 +99,7 @@ def attach(
     )
     adapter.watch.take_recorder(recorder)
     scheduler.feather = adapter
-    scheduler.feather_ticks = Ticks(adapter, max_wait)
+    scheduler.feather_ticks = Ticks(adapter, max_wait, synchronous=scheduler.device == "cpu")
     queue.follow(scheduler, adapter)
     if compat.is_patched():
         from feather_sglang.sglang.native import FeatherPolicy

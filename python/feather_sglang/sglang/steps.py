@@ -22,14 +22,17 @@ class Steps:
     step, one that an engine's pause fell into, an outlier) the step is left out.
 
     :param clock: seconds, that of ``ScheduleBatch.launch_ts``.
+    :param synchronous: a step is over when its launch returns, as on a CPU: then they are timed from launch to launch,
+        since the time from result to result is that of the step after, which is launched before a result is looked at.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, synchronous: bool = False) -> None:
         self._clock = clock
+        self._synchronous = synchronous
         self._ended: float | None = None
         """When the step before ended; None: not known."""
-        self._shared: dict[int, int] = {}
-        """By forward pass: KV tokens that its rows share, counted for each row but the first."""
+        self._launched: dict[int, tuple[float, int]] = {}
+        """By forward pass: when, and the KV tokens that its rows share, counted for each row but the first."""
 
     def launches(self, iteration: int, shared: int) -> None:
         """A step is about to be launched.
@@ -37,25 +40,30 @@ class Steps:
         :param iteration: its number among the forward passes of the scheduler.
         :param shared: KV tokens of the running rows that would be counted twice.
         """
-        if len(self._shared) >= _IN_FLIGHT:
-            self._shared.clear()
-        self._shared[iteration] = shared
+        if len(self._launched) >= _IN_FLIGHT:
+            self._launched.clear()
+        self._launched[iteration] = (self._clock(), shared)
 
     def interrupted(self) -> None:
         """The time to the next result is not that of a step."""
         self._ended = None
+        if self._synchronous:
+            self._launched.clear()
 
     def ended(self, batch: Any, result: Any) -> Step | None:
         """The result of ``batch`` was processed; None: its time means nothing."""
         now = self._clock()
         before, self._ended = self._ended, now
-        shared = self._shared.pop(batch.forward_iter, 0)
+        began, shared = self._launched.pop(batch.forward_iter, (None, 0))
         kind = _kind_of(batch.forward_mode)
-        if kind is None:
+        if self._synchronous:
+            before = began
+            now, _ = self._launched.get(batch.forward_iter + 1, (now, 0))
+        elif before is not None and batch.after_idle_gap:
+            before = max(before, batch.launch_ts)
+        if kind is None or before is None:
             return None
-        if before is None:
-            return None
-        seconds = now - (max(before, batch.launch_ts) if batch.after_idle_gap else before)
+        seconds = now - before
         if seconds <= 0 or (kind == "decode" and seconds >= LONGEST_DECODE):
             return None
         rows, lengths = len(batch.reqs), batch.seq_lens_cpu

@@ -57,14 +57,20 @@ class Ticks:
     """Both ends of the way: ``due`` is called on the leader alone, ``take`` on every rank.
 
     :param max_wait: the bound on waiting, in seconds; None: it stays as it is, in tokens.
+    :param synchronous: see ``Steps``.
     """
 
     def __init__(
-        self, adapter: Adapter, max_wait: float | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        adapter: Adapter,
+        max_wait: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        synchronous: bool = False,
     ) -> None:
         self._adapter = adapter
         self._clock = clock
-        self.steps = Steps(clock)
+        self.steps = Steps(clock, synchronous)
         self._leads = False
         """Whether this rank sends."""
         self._broken = False

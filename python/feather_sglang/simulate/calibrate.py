@@ -78,14 +78,17 @@ def fit(steps: Iterable[Step], machine: dict[str, int], path: Path) -> Fit:
 
 
 def _robust(factors: Any, seconds: Any) -> Any:
-    """Coefficients of at least 0 that minimise the sum of absolute relative errors: least squares, reweighted."""
+    """Coefficients of at least 0 that minimise the sum of absolute errors, relative to what was measured or to what is
+    predicted, whichever is more: least squares, reweighted. So a step counts for little if it was far too long (another
+    process), and also if it was far too short (one of which only the end was timed)."""
     scale = np.maximum(np.abs(factors).max(axis=0), 1e-12)
-    weights = 1 / np.maximum(seconds, 1e-9)
+    weights = np.full(len(seconds), 1 / np.median(seconds))
     found = np.zeros(factors.shape[1])
     for _ in range(ROUNDS):
         found = _not_negative(factors / scale * weights[:, None], seconds * weights) / scale
-        relative = np.abs(factors @ found - seconds) / np.maximum(seconds, 1e-9)
-        weights = 1 / np.maximum(seconds, 1e-9) / np.sqrt(np.maximum(relative, 1e-3))
+        predicted = factors @ found
+        most = np.maximum(np.maximum(seconds, predicted), 1e-9)
+        weights = 1 / most / np.sqrt(np.maximum(np.abs(predicted - seconds) / most, 1e-3))
     return found
 
 
