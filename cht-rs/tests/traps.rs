@@ -286,3 +286,30 @@ fn why_a_plan_ended_has_a_word_of_its_own() {
     let ends = [End::Nobody, End::Rows, End::Kept, End::Prefill, End::Room, End::Looked];
     assert_eq!(ends.map(End::name), ["nobody", "rows", "kept", "prefill", "room", "looked"]);
 }
+
+#[test]
+fn rows_are_kept_where_waiting_saves_just_enough() {
+    let mut small = held();
+    let leader = small.send(&[levels(1, 4)], 1);
+    small.send(&[levels(1, 4)], 3);
+    let plan = small.index.plan(PLENTY);
+    assert_eq!((common::small::ids(&plan), plan.held, plan.kept), (vec![leader], 1, 1));
+}
+
+#[test]
+fn who_is_past_the_bound_is_not_chunked_either() {
+    let mut small = Small::new(Order::Missing, |setup| setup.config.max_wait = 8);
+    for (id, tokens, chunks) in [(1, 0, 8), (2, 100, 8), (3, 900, 1)] {
+        let (arrival, path) = (cht::Arrival { tokens, sequence: id }, levels(id, chunks));
+        let length = chunks + 1;
+        let new = cht::Arriving { id, length, reserve: 0, arrival, lane: 0, leads: true, path, stream: None };
+        small.index.insert(new).unwrap();
+    }
+    let budget = cht::Budget { now: 1_000, prefill: 12, chunked: false, ..PLENTY };
+    let plan = small.index.plan(budget);
+    assert_eq!(
+        (common::small::ids(&plan), plan.end),
+        (vec![1], End::Prefill),
+        "the first leaves no room for the second"
+    );
+}
