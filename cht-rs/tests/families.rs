@@ -36,6 +36,10 @@ fn families_share_more_than_a_system_prompt_and_less_than_their_tails() {
     let families = small.index.families(9);
     assert_eq!(shown(&families)[0], (2, 2, 8, Some(3)));
     assert_eq!((families.waiting, families.running, families.alone), (3, 1, 2));
+    small.run(3);
+    small.run(4);
+    let families = small.index.families(9);
+    assert_eq!((families.waiting, families.running, families.alone), (2, 1, 2), "all of one run");
 }
 
 #[test]
@@ -52,6 +56,31 @@ fn one_family_is_not_taken_apart() {
         small.send(&[prefix.clone(), levels(100 + member.max(1), 2), levels(200 + member, 2)], 1);
     }
     assert_eq!(shown(&small.index.families(9)), [(8, 0, 6, Some(1))]);
+    let mut small = self::small();
+    for member in 0..8u64 {
+        small.send(&[prefix.clone(), levels(100 + member.saturating_sub(3), 2), levels(200 + member, 2)], 1);
+    }
+    assert_eq!(shown(&small.index.families(9)), [(4, 0, 8, Some(1))], "half of them is enough");
+}
+
+#[test]
+fn what_more_than_half_of_all_begin_with_is_divided_and_the_largest_comes_first() {
+    let mut small = small();
+    for member in 0..4 {
+        small.send(&[levels(1, 6), levels(100 + member / 2, 2), levels(200 + member, 2)], 1);
+    }
+    for name in 10..14 {
+        small.send(&[levels(name, 5)], 1);
+    }
+    assert_eq!(shown(&small.index.families(9)), [(4, 0, 6, Some(1))], "half is a family as any other");
+    let mut small = self::small();
+    for member in 0..5 {
+        small.send(&[levels(1, 3), levels(100 + member / 4, 5), levels(200 + member, 2)], 1);
+    }
+    for member in 0..3 {
+        small.send(&[levels(2, 4), levels(300 + member, 2)], 1);
+    }
+    assert_eq!(shown(&small.index.families(9)), [(4, 0, 8, Some(1)), (3, 0, 4, Some(6))]);
 }
 
 #[test]

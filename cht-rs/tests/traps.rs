@@ -313,3 +313,16 @@ fn who_is_past_the_bound_is_not_chunked_either() {
         "the first leaves no room for the second"
     );
 }
+
+#[test]
+fn no_more_than_so_many_are_looked_at_unless_the_engine_is_idle() {
+    let mut small = held();
+    for name in 0..u64::from(cht::LOOKS) + 6 {
+        small.send(&[levels(name, 8)], 1);
+    }
+    let none_fits = cht::Budget { kv: 5, ..PLENTY };
+    let plan = small.index.plan(none_fits);
+    assert_eq!((plan.order.len(), plan.skipped, plan.end), (0, cht::LOOKS, End::Looked));
+    let plan = small.index.plan(cht::Budget { idle: true, ..none_fits });
+    assert_eq!((common::small::ids(&plan), plan.skipped, plan.end), (vec![1], cht::LOOKS + 6, End::Nobody));
+}
