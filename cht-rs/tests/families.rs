@@ -2,7 +2,8 @@
 
 mod common;
 
-use cht::{Families, Family, Order};
+use cht::{Arrival, Arriving, Families, Family, Order};
+use common::sequence::Setup;
 use common::small::{PLENTY, Small, ids, levels};
 
 fn small() -> Small {
@@ -113,4 +114,17 @@ fn the_leader_that_others_are_held_back_for_is_named() {
     small.index.settle(&[(1, 0), (5, 0), (8, 0)], &[]).expect("as planned");
     small.index.publish(1, 10, false).expect("it runs");
     assert_eq!(small.index.held_for(), [(5, 2)]);
+}
+
+#[test]
+fn what_a_family_has_in_common_is_told_in_tokens() {
+    let mut index = Setup::new(Order::Held).index(); // four tokens a chunk
+    let tokens: Vec<i64> = (0..16).collect();
+    for id in 1..3 {
+        let (path, stream) = index.path(&[], &[&tokens], u64::MAX);
+        let arrival = Arrival { tokens: 0, sequence: id };
+        let new = Arriving { id, length: 16, reserve: 0, arrival, lane: 0, leads: true, path, stream: Some(stream) };
+        index.insert(new).expect("new");
+    }
+    assert_eq!(shown(&index.families(9)), [(2, 0, 16, Some(1))]);
 }
