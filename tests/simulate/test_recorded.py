@@ -175,9 +175,7 @@ def test_calibrate_finds_what_steps_cost(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_calibrate_is_not_led_astray_by_times_that_are_far_off(tmp_path: Path) -> None:
     spoiled = {7: 0.01, 13: 30.0}
-    told = [
-        step._replace(seconds=step.seconds * spoiled.get(n % 20, 1.0)) for n, step in enumerate(steps(600, 100))
-    ]
+    told = [step._replace(seconds=step.seconds * spoiled.get(n % 20, 1.0)) for n, step in enumerate(steps(600, 100))]
     fit = calibrate.fit(told, MACHINE, tmp_path)
     for field in ("base", "row", "distinct", "prefill_base", "prefill_token"):
         assert getattr(fit.cost, field) == pytest.approx(getattr(COST, field), rel=0.2), field

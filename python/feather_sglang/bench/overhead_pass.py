@@ -188,8 +188,8 @@ class Load:
 def measure(rounds: int = ROUNDS) -> dict[str, dict[str, Any]]:
     """``{"W=5000,k=8": {"median": us, "p99": us, "passes": n}}``; k = 0 are the passes in between.
 
-    ``W=5000,k=8,whole`` is the same pass of SGLang's with the plugin's share in it; ``W=5000,sort`` is what sorting rows
-    by family takes after new ones joined; it is not part of the others.
+    ``W=5000,k=8,whole`` is the same pass of SGLang's with the plugin's share in it; ``W=5000,sort`` is what sorting
+    rows by family takes after new ones joined; it is not part of the others.
 
     :raises RuntimeError: if the policy failed.
     """

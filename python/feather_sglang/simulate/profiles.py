@@ -106,7 +106,7 @@ def _size(rows: int, kv_tokens: int, context: int, origin: str) -> tuple[Constan
 
 
 _SMOLLM2 = Linear(58.2e-3, 1.52e-3, 0.556e-6, 9.76e-6, prefill_base=82.2e-3, prefill_token=2.14e-3)
-"""Of ``feather serve`` with one thread, 2026-11-30: three workloads of ``feather bench serve`` (``bench/README.md``)."""
+"""Of ``feather serve`` with one thread, 2026-11-30, under three workloads (``bench/README.md``)."""
 
 PROFILES: dict[str, Profile] = {
     profile.name: profile
