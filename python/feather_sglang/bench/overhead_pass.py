@@ -126,8 +126,8 @@ class Clock:
 
 
 def time_the_plugin(clock: Clock, sorting: Clock, whole: Clock) -> None:
-    """Put the clocks around all that SGLang calls of the plugin, and ``whole`` around SGLang's pass with all of that;
-    before the plugins are loaded.
+    """Put the clocks around all that SGLang calls of the plugin, and ``whole`` around SGLang's admission with
+    what of that is in it; before the plugins are loaded.
     """
     rows: Any = RowOrder
     rows.arrange = clock.apart(RowOrder.arrange, sorting)
@@ -188,8 +188,8 @@ class Load:
 def measure(rounds: int = ROUNDS) -> dict[str, dict[str, Any]]:
     """``{"W=5000,k=8": {"median": us, "p99": us, "passes": n}}``; k = 0 are the passes in between.
 
-    ``W=5000,k=8,whole`` is the same pass of SGLang's with the plugin's share in it; ``W=5000,sort`` is what sorting
-    rows by family takes after new ones joined; it is not part of the others.
+    ``W=5000,k=8,whole`` is SGLang's ``_get_new_batch_prefill_raw`` in these passes, with the plugin's part in it;
+    ``W=5000,sort`` is what sorting rows by family takes after new ones joined; it is not part of the others.
 
     :raises RuntimeError: if the policy failed.
     """

@@ -24,6 +24,7 @@ class Steps:
     :param clock: seconds, that of ``ScheduleBatch.launch_ts``.
     :param synchronous: a step is over when its launch returns, as on a CPU: then they are timed from launch to launch,
         since the time from result to result is that of the step after, which is launched before a result is looked at.
+        (Where no step follows before the result, what lies between that and the next launch is no step's.)
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, synchronous: bool = False) -> None:

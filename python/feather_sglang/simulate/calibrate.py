@@ -78,11 +78,11 @@ def fit(steps: Iterable[Step], machine: dict[str, int], path: Path) -> Fit:
 
 
 def _robust(factors: Any, seconds: Any) -> Any:
-    """Coefficients of at least 0 that minimise the sum of absolute errors, relative to what was measured or to what is
-    predicted, whichever is more: least squares, reweighted. So a step counts for little if it was far too long (another
-    process), and also if it was far too short (one of which only the end was timed)."""
+    """Coefficients of at least 0 with small errors, relative to what was measured or to what is predicted, whichever is
+    more: least squares, reweighted. So a step that was far too long (another process) counts for little, and one that
+    was far too short (only its end was timed) for no more than any other."""
     scale = np.maximum(np.abs(factors).max(axis=0), 1e-12)
-    weights = np.full(len(seconds), 1 / np.median(seconds))
+    weights = np.full(len(seconds), 1 / max(np.median(seconds), 1e-9))
     found = np.zeros(factors.shape[1])
     for _ in range(ROUNDS):
         found = _not_negative(factors / scale * weights[:, None], seconds * weights) / scale

@@ -1,7 +1,7 @@
 """What a step of the simulated engine takes. Every profile is a model: nothing here was measured on a GPU.
 
-``CPU`` is the fit of a decode step on two x86-64 cores with an attention that reads shared KV once (6% median error;
-the price of prefill is assumed). The GPU profiles are a roofline with assumed constants: a step reads the weights once
+``CPU`` is an early fit of a decode step on two x86-64 cores (6% median error; the price of prefill is assumed), which
+``feather bench gates`` keeps; what ``profiles.py`` has is fitted anew. The GPU profiles are a roofline with assumed constants: a step reads the weights once
 and then KV, from DRAM or from L2, and takes as long as the slowest of DRAM, L2 and arithmetic.
 """
 
