@@ -1,8 +1,9 @@
 """What a step of the simulated engine takes. Every profile is a model: nothing here was measured on a GPU.
 
 ``CPU`` is an early fit of a decode step on two x86-64 cores (6% median error; the price of prefill is assumed), which
-``feather bench gates`` keeps; what ``profiles.py`` has is fitted anew. The GPU profiles are a roofline with assumed constants: a step reads the weights once
-and then KV, from DRAM or from L2, and takes as long as the slowest of DRAM, L2 and arithmetic.
+``feather bench gates`` keeps; the profile ``cpu`` (``profiles.py``) was fitted later. The GPU profiles are a roofline
+with assumed constants: a step reads the weights once and then KV, from DRAM or from L2, and takes as long as the
+slowest of DRAM, L2 and arithmetic.
 """
 
 from __future__ import annotations
