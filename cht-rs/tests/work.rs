@@ -28,6 +28,14 @@ fn every_request_that_is_looked_at_counts() {
     assert_eq!(looked_at(&mut small, PLENTY), 6, "five, and that nobody is left");
 }
 
+#[test]
+fn every_node_of_a_path_that_changes_counts() {
+    let mut small = held();
+    let last = (1..=20).map(|depth| small.send(&[levels(1, depth)], 1)).last().expect("twenty");
+    let work = small.cost(|small| assert!(small.index.leave(last, false)));
+    assert_eq!(work.nodes_visited, 21, "twenty of its path, and the root");
+}
+
 /// Admission and departure of one of `siblings` requests below one chunk.
 fn flip_among(order: Order, siblings: u64) -> u64 {
     let mut small = Small::new(order, |_| ());
