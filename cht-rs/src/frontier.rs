@@ -223,13 +223,10 @@ impl Tree {
         Covered { active: self.node(active).depth, published: self.node(published).depth }
     }
 
-    /// The same, one node further down than `above`.
+    /// The same for a node that no row covers, one node further down than `above`.
     fn covered_at(&self, v: NodeId, above: Covered) -> Covered {
         let node = self.node(v);
-        Covered {
-            active: if node.counts.rows > 0 { node.depth } else { above.active },
-            published: if node.counts.published() { node.depth } else { above.published },
-        }
+        Covered { published: if node.counts.published() { node.depth } else { above.published }, ..above }
     }
 
     /// Takes `v` out of the global orders.

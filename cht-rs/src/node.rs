@@ -268,3 +268,14 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Counts;
+
+    #[test]
+    fn what_is_taken_away_is_what_was_added() {
+        let some = Counts { waiting: 1, rows: 2, leading: 3, cached: 4, demand: 5 };
+        assert_eq!(some + -some, Counts::default());
+    }
+}

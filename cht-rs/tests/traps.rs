@@ -170,6 +170,8 @@ fn who_runs_and_since_when_the_oldest_waits() {
     let mut running: Vec<u64> = small.index.running_ids().collect();
     running.sort_unstable();
     assert_eq!(running, [1, 2]);
+    assert_eq!([1, 3, 4].map(|id| small.index.runs(id)), [true, false, false]);
+    assert_eq!([1, 3, 4].map(|id| small.index.length(id)), [Some(5), Some(5), None]);
     assert!(small.index.contains(2) && small.index.contains(3) && !small.index.contains(4));
 }
 

@@ -36,6 +36,26 @@ fn every_node_of_a_path_that_changes_counts() {
     assert_eq!(work.nodes_visited, 21, "twenty of its path, and the root");
 }
 
+/// More than these is a slower index, another number one that counts wrong.
+#[test]
+fn every_operation_on_a_queue_counts() {
+    for (order, expected) in [(Order::Held, [9, 9, 7, 5, 4, 2]), (Order::Missing, [7, 7, 4, 3, 3, 0])] {
+        let mut small = Small::new(order, |_| ());
+        let family = levels(1, 8);
+        let ids: Vec<u64> = (0..4).map(|i| small.send(&[family.clone(), levels(10 + i, 2)], 1)).collect();
+        small.send(&[levels(2, 8)], 1);
+        let steps: [&dyn Fn(&mut Small); 6] = [
+            &|small| assert_eq!(small.ids(PLENTY).len(), 2),
+            &|small| small.index.undo(0),
+            &|small| small.run(ids[0]),
+            &|small| small.run(ids[1]),
+            &|small| assert!(small.index.leave(ids[2], false)),
+            &|small| assert!(small.index.leave(ids[0], true)),
+        ];
+        assert_eq!(steps.map(|step| small.cost(step).queue_operations), expected, "{order:?}");
+    }
+}
+
 /// Admission and departure of one of `siblings` requests below one chunk.
 fn flip_among(order: Order, siblings: u64) -> u64 {
     let mut small = Small::new(order, |_| ());
