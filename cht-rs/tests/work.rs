@@ -38,8 +38,8 @@ fn every_node_of_a_path_that_changes_counts() {
 
 /// More than these is a slower index, another number one that counts wrong.
 #[test]
-fn every_operation_on_a_queue_counts() {
-    for (order, expected) in [(Order::Held, [9, 9, 7, 5, 4, 2]), (Order::Missing, [7, 7, 4, 3, 3, 0])] {
+fn every_operation_on_a_queue_and_every_node_counts() {
+    for (order, operations) in [(Order::Held, [9, 9, 7, 5, 4, 2]), (Order::Missing, [7, 7, 4, 3, 3, 0])] {
         let mut small = Small::new(order, |_| ());
         let family = levels(1, 8);
         let ids: Vec<u64> = (0..4).map(|i| small.send(&[family.clone(), levels(10 + i, 2)], 1)).collect();
@@ -52,7 +52,9 @@ fn every_operation_on_a_queue_counts() {
             &|small| assert!(small.index.leave(ids[2], false)),
             &|small| assert!(small.index.leave(ids[0], true)),
         ];
-        assert_eq!(steps.map(|step| small.cost(step).queue_operations), expected, "{order:?}");
+        let work = steps.map(|step| small.cost(step));
+        assert_eq!(work.map(|work| work.queue_operations), operations, "{order:?}");
+        assert_eq!(work.map(|work| work.nodes_visited), [22, 5, 14, 9, 3, 6], "{order:?}");
     }
 }
 
