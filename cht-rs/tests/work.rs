@@ -39,22 +39,24 @@ fn every_node_of_a_path_that_changes_counts() {
 /// More than these is a slower index, another number one that counts wrong.
 #[test]
 fn every_operation_on_a_queue_and_every_node_counts() {
-    for (order, operations) in [(Order::Held, [9, 9, 7, 5, 4, 2]), (Order::Missing, [7, 7, 4, 3, 3, 0])] {
+    for (order, operations) in [(Order::Held, [9, 9, 7, 5, 4, 2, 24]), (Order::Missing, [7, 7, 4, 3, 3, 0, 24])] {
         let mut small = Small::new(order, |_| ());
         let family = levels(1, 8);
         let ids: Vec<u64> = (0..4).map(|i| small.send(&[family.clone(), levels(10 + i, 2)], 1)).collect();
         small.send(&[levels(2, 8)], 1);
-        let steps: [&dyn Fn(&mut Small); 6] = [
+        let steps: [&dyn Fn(&mut Small); 7] = [
             &|small| assert_eq!(small.ids(PLENTY).len(), 2),
             &|small| small.index.undo(0),
             &|small| small.run(ids[0]),
             &|small| small.run(ids[1]),
             &|small| assert!(small.index.leave(ids[2], false)),
             &|small| assert!(small.index.leave(ids[0], true)),
+            &|small| (20..26).for_each(|i| assert!(small.send(&[levels(3 + i % 3, 8), levels(i, 2)], 1) > 0)),
         ];
         let work = steps.map(|step| small.cost(step));
+        small.check();
         assert_eq!(work.map(|work| work.queue_operations), operations, "{order:?}");
-        assert_eq!(work.map(|work| work.nodes_visited), [22, 5, 14, 9, 3, 6], "{order:?}");
+        assert_eq!(work.map(|work| work.nodes_visited), [22, 5, 14, 9, 3, 6, 24], "{order:?}");
     }
 }
 
