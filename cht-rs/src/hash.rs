@@ -120,7 +120,7 @@ impl HashKey {
             for block in blocks.by_ref() {
                 self.mix_block(&mut lanes, block);
             }
-            self.close(stream, lanes, chunk / BLOCK * (BLOCK / 2), blocks.remainder(), levels);
+            self.close(stream, lanes, 0, blocks.remainder(), levels); // a block goes over all lanes
         }
         self.fill(stream, chunk, chunks.remainder(), levels);
     }
@@ -148,7 +148,7 @@ impl HashKey {
         }
     }
 
-    /// Completes a chunk of whose tokens those after `pairs` pairs are still to be mixed.
+    /// Completes a chunk of whose tokens those after `pairs` pairs (which only tell the next lane) are still to be mixed.
     fn close(&self, stream: &mut Stream, mut lanes: [u64; 4], mut pairs: usize, rest: &[i64], levels: &mut Vec<Level>) {
         let mut whole = rest.chunks_exact(2);
         for pair in whole.by_ref() {
@@ -209,11 +209,92 @@ mod tests {
         out
     }
 
+    /// The hash once more, token by token and without blocks, segments or a state that is carried on.
+    fn reference(key: &HashKey, namespace: &[Option<&[u8]>], chunk: usize, tokens: &[i64]) -> Vec<Level> {
+        let s = key.secret;
+        let mul = |a: u64, b: u64| {
+            let wide = u128::from(a) * u128::from(b);
+            u64::try_from(wide % (1 << 64)).unwrap() ^ u64::try_from(wide / (1 << 64)).unwrap()
+        };
+        let next = |level: u64, digest: u64| {
+            mul(level ^ s[1], digest ^ s[2]).wrapping_add((level << 31) | (level >> 33)) ^ digest
+        };
+        let mut level = mul(s[6] ^ namespace.len() as u64, s[7]);
+        for part in namespace {
+            let Some(bytes) = part else {
+                level = next(level, s[4]);
+                continue;
+            };
+            level = next(level, s[5] ^ bytes.len() as u64);
+            for piece in bytes.chunks(8) {
+                let word = piece.iter().rev().fold(0, |word: u64, &byte| word * 256 + u64::from(byte));
+                level = next(level, word);
+            }
+        }
+        let mut levels = vec![];
+        for whole in tokens.chunks_exact(chunk) {
+            let mut lanes = [s[4], s[5], s[6], s[7]];
+            for (i, pair) in whole.chunks(2).enumerate() {
+                let (lane, first) = (i % 4, pair[0] as u64);
+                let second = pair.get(1).map_or(s[lane], |&token| token as u64);
+                let state = lanes[lane];
+                let turned = (state << 29) | (state >> 35);
+                lanes[lane] = mul(first ^ s[lane], second ^ state).wrapping_add(turned);
+            }
+            let high = mul(lanes[2] ^ s[2], lanes[3] ^ s[3]);
+            level = next(level, mul(lanes[0] ^ s[0], lanes[1] ^ s[1]) ^ ((high << 17) | (high >> 47)));
+            levels.push(level & key.mask);
+        }
+        levels
+    }
+
+    #[test]
+    fn it_is_what_it_is_said_to_be() {
+        let spaces: [&[Option<&[u8]>]; 3] = [&[], &[None, Some(b"")], &[Some(b"an adapter"), None, Some(b"salt")]];
+        let tokens: Vec<i64> = (0..300).map(|i| (i * i * 2_654_435_761_i64) >> (i % 40)).collect();
+        for mask in [u64::MAX, 0b1011] {
+            let key = HashKey::new([11, 12]).with_mask(mask);
+            for namespace in spaces {
+                for chunk in [1, 2, 3, 7, 8, 9, 64, 75] {
+                    let found = levels(&key, namespace, chunk, &[&tokens]);
+                    assert_eq!(found, reference(&key, namespace, chunk, &tokens));
+                }
+            }
+        }
+    }
+
+    /// A level that was given stands for a chunk whose digest it is.
+    #[test]
+    fn given_levels_go_on_from_those_before() {
+        let key = HashKey::new([13, 14]);
+        let given = [7, 8, 7];
+        let mut found = vec![];
+        let mut stream = key.start(&[]);
+        for level in given {
+            key.absorb_level(&mut stream, level, &mut found);
+        }
+        let mut level = key.start(&[]).level;
+        let expected = given.map(|digest| {
+            level = key.step(level, digest);
+            level
+        });
+        assert_eq!(found, expected);
+        assert_eq!(stream, Stream { level, ..key.start(&[]) });
+        assert_ne!(found[0], found[2]);
+        let narrow = key.with_mask(0b1011);
+        let mut masked = vec![];
+        let mut stream = narrow.start(&[]);
+        for level in given {
+            narrow.absorb_level(&mut stream, level, &mut masked);
+        }
+        assert_eq!(masked, found.iter().map(|level| level & 0b1011).collect::<Vec<_>>());
+    }
+
     #[test]
     fn segments_do_not_matter() {
         let key = HashKey::new([1, 2]);
         let tokens: Vec<i64> = (0..1000).map(|i| i * i - 7).collect();
-        for chunk in [1, 3, 8, 64, 100] {
+        for chunk in [1, 3, 5, 7, 8, 64, 100, 101] {
             let whole = levels(&key, &[], chunk, &[&tokens]);
             assert_eq!(whole.len(), 1000 / chunk);
             for cut in [0, 1, 7, 8, 63, 64, 65, 500, 999, 1000] {
