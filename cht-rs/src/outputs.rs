@@ -175,6 +175,7 @@ mod tests {
             }
             for id in 0..3 {
                 outputs.learn(&index, id, tokens);
+                assert!(outputs.young.len().max(outputs.old.len()) <= FAMILIES);
             }
             let predicted = outputs.predict(&index, 3);
             for id in 0..4 {
@@ -183,13 +184,15 @@ mod tests {
             predicted
         };
         assert_eq!(family(&mut outputs, 1, 7), Some(7));
+        let mut most = 0;
         for name in 2..2 + 3 * FAMILIES as u64 {
             family(&mut outputs, name, 9);
+            most = most.max(outputs.young.len());
             if name % 4096 == 0 {
                 assert_eq!(family(&mut outputs, 1, 7), Some(7), "it is still asked for");
             }
-            assert!(outputs.young.len().max(outputs.old.len()) <= FAMILIES);
         }
+        assert_eq!(most, FAMILIES, "what is known already takes nobody's place");
         let before = outputs.young.len() + outputs.old.len();
         assert!(before > FAMILIES, "{before}");
         assert!(outputs.family(2 << 20 | 3).is_none());
