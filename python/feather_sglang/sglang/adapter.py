@@ -253,6 +253,7 @@ class Adapter:
         if self._adder is not None and self.fallen is None:
             self._guarded(self._settle, self._adder)
         self._adder = self._batch = None
+        self._offered = []  # requests live as long as the engine wants them, and no longer
         if batch is None:
             self._reap()
         else:
@@ -284,7 +285,9 @@ class Adapter:
 
     def _reap(self) -> None:
         """Let go of the rows if all of them finished: no row that decodes will, and an idle server stands for long."""
-        running = self.book.running
+        running, batch = self.book.running, self._scheduler.running_batch
+        if self.row_order is not None and not batch.reqs:
+            self.row_order.forget(batch)
         if self.fallen is None and running and all(tracked.req.finished() for tracked in running.values()):
             self._guarded(self.mirror.reconcile, [], None)
 

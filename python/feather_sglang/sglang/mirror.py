@@ -59,8 +59,9 @@ class Mirror:
         self._resting: Core | None = None
         """The core of a policy that was switched off: its counts go on when it is switched on."""
         self._passes = 0
-        self._due: defaultdict[int, list[Tracked]] = defaultdict(list)
-        """Rows by the pass in which to look whether their output grew by a chunk; only a row's last entry counts."""
+        self._due: defaultdict[int, list[int]] = defaultdict(list)
+        """Rows by the pass in which to look whether their output grew by a chunk; only a row's last entry counts. Their
+        ids, because the rows would keep requests, with all that was sent with them, long after they finished."""
 
     def enter(self, req: Any) -> None:
         """A request came into the waiting queue."""
@@ -170,7 +171,7 @@ class Mirror:
                 tracked.published = tokens
             admitted.append((tracked, tokens))
         if admitted:
-            self._due[due] += [tracked for tracked, _ in admitted]
+            self._due[due] += [tracked.id for tracked, _ in admitted]
         return admitted
 
     def _enqueue(self, core: Core, tracked: Tracked) -> None:
@@ -192,19 +193,21 @@ class Mirror:
             if not still or tracked.published != tracked.req.kv.cache_protected_len:
                 changed.append(row_of(tracked, still))
         chunk = self._settings.chunk_size
-        for tracked in self._due.pop(self._passes, ()):
-            if tracked.place is RUNNING and tracked.due == self._passes:
-                grown = len(tracked.req.output_ids) - tracked.told
+        running = self.book.running
+        for id in self._due.pop(self._passes, ()):
+            row = running.get(id)
+            if row is not None and row.due == self._passes:
+                grown = len(row.req.output_ids) - row.told
                 if grown >= chunk:
-                    changed.append(self._grown(tracked))
+                    changed.append(self._grown(row))
                     grown = 0
-                self._look_at(tracked, chunk - grown)
+                self._look_at(row, chunk - grown)
         return changed
 
     def _look_at(self, tracked: Tracked, tokens: int) -> None:
         """Look at the output of a row again when it may have grown by so many tokens."""
         tracked.due = self._passes + max(tokens, GROWTH_PASSES)
-        self._due[tracked.due].append(tracked)
+        self._due[tracked.due].append(tracked.id)
 
     def _grown(self, tracked: Tracked) -> Row:
         output = tracked.req.output_ids

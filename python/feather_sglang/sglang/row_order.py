@@ -63,6 +63,10 @@ class RowOrder:
                 _permute(batch, permutation)
         batch.feather_sorted = (batch.reqs, len(batch.reqs))
 
+    def forget(self, batch: Any) -> None:
+        """Let go of the rows that a batch had when it was sorted."""
+        batch.__dict__.pop("feather_sorted", None)
+
 
 def without_order(scheduler: Any) -> str | None:
     """Why the rows of this scheduler's batches are left alone; None: they are sorted."""
