@@ -68,7 +68,8 @@ def _adapter_pass() -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-W", "ignore", "-m", module], stdout=subprocess.PIPE, check=True)
     passes: dict[str, Any] = json.loads(done.stdout)
     print("\nadded to a pass of SGLang's scheduler, microseconds")
-    print("(k: requests admitted; whole: SGLang's admission, our part in it; sort: rows by family, once some joined)")
+    print("(k: requests admitted; index: its calls in that; whole: SGLang's admission, our part in it;")
+    print("sort: rows by family, once some joined)")
     for key, us in passes.items():
         print(f"  {key}: median {us['median']:.0f}, p99 {us['p99']:.0f} ({us['passes']} passes)")
     return passes

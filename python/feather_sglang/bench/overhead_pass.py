@@ -5,7 +5,7 @@ queue for the next request, to the moment its own code goes on. That is: reading
 each planned request handed over, the queue without the admitted, and the settling; also what we call of SGLang on the
 way (the budgets). Not counted: SGLang's own pass (matching, the batch, freeing the queue that it replaced), the call of
 a hook by SGLang's registry (below half a microsecond each, five or six a pass), and arrivals. Sorting rows by family is
-part of the pass that decodes new rows, and shown apart.
+part of the pass that decodes new rows, and shown apart. So are the index' calls: the rest of the plugin is Python.
 
 A pass is one turn of the overlapped loop. Of every three, one finds that ``k`` rows are gone and admits as many; the
 two others admit nobody: in one of them the new rows decode, in the other the next ``k`` rows come to their end.
@@ -143,6 +143,18 @@ def time_the_plugin(clock: Clock, sorting: Clock, whole: Clock) -> None:
     descriptor.__set__ = _without_freeing(clock.beside(queue.Replaced.__set__))
 
 
+class TimedIndex:
+    """The index of a core, on a clock that runs beside the plugin's."""
+
+    def __init__(self, index: Any, clock: Clock) -> None:
+        self._index = index
+        for call in ("follow", "plan", "settle"):
+            setattr(self, call, clock.beside(getattr(index, call)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+
 def _without_freeing(replace: Callable[..., None]) -> Callable[..., None]:
     """Whoever replaces a queue of thousands frees the old list: SGLang, which does so without a plugin as well."""
 
@@ -188,12 +200,13 @@ class Load:
 def measure(rounds: int = ROUNDS) -> dict[str, dict[str, Any]]:
     """``{"W=5000,k=8": {"median": us, "p99": us, "passes": n}}``; k = 0 are the passes in between.
 
-    ``W=5000,k=8,whole`` is SGLang's ``_get_new_batch_prefill_raw`` in these passes, with the plugin's part in it;
+    ``W=5000,k=8,index`` are the index' calls in these passes, and part of that; ``W=5000,k=8,whole`` is SGLang's
+    ``_get_new_batch_prefill_raw`` in them, with the plugin's part in it;
     ``W=5000,sort`` is what sorting rows by family takes after new ones joined; it is not part of the others.
 
     :raises RuntimeError: if the policy failed.
     """
-    clock, sorting, whole = Clock(), Clock(), Clock()
+    clock, sorting, whole, index = Clock(), Clock(), Clock(), Clock()
     time_the_plugin(clock, sorting, whole)
     settings = {
         "max_running_requests": RUNNING,
@@ -204,6 +217,8 @@ def measure(rounds: int = ROUNDS) -> dict[str, dict[str, Any]]:
     times: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         scheduler = engine.start(Path(folder), overlap=True, settings=settings)
+        core = scheduler.feather.core
+        core._index = TimedIndex(core._index, index)
         for admitted in ADMITTED:
             load = Load(scheduler, admitted)
             gc.collect()
@@ -212,7 +227,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, dict[str, Any]]:
                 if turn % 3 == 0:
                     load.end(admitted)
                 before = len(scheduler.waiting_queue)
-                for each in (clock, sorting, whole):
+                for each in (clock, sorting, whole, index):
                     each.take()
                 sorts = scheduler.feather.row_order.sorts
                 engine.step_overlap(scheduler)
@@ -221,6 +236,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, dict[str, Any]]:
                     k = f"k={before - len(scheduler.waiting_queue)}"
                     times[k].append(spent)
                     if k != "k=0":
+                        times[f"{k},index"].append(index.take())
                         times[f"{k},whole"].append(whole.take())
                     if scheduler.feather.row_order.sorts != sorts:
                         times["sort"].append(sorting.take())
