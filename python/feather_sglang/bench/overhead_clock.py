@@ -7,13 +7,24 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """What one call takes."""
+    """What one call takes, without reading the clock (0.6 us: half of what an insertion takes)."""
+    return max(_read(call) - _empty(), 0.0)
+
+
+def _read(call: Callable[[], object]) -> float:
     began = time.thread_time_ns()
     call()
     return (time.thread_time_ns() - began) / 1000
+
+
+@cache
+def _empty() -> float:
+    """Microseconds between two looks at the clock, with a call in between that does nothing."""
+    return statistics.median(_read(lambda: None) for _ in range(10_000))
 
 
 def canary() -> float:
