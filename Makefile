@@ -107,11 +107,11 @@ mutants: ## Faults planted in the index one by one, by cargo-mutants: SHARD=0/8 
 
 # Each wheel is built from its sdist, which so proves that it is whole. Linked by Zig, the extension asks for no newer
 # glibc than that of manylinux2014, whatever this machine has.
-wheel: setup ## Wheel and sdist of both distributions, into dist/: DIST=FOLDER for another
+wheel: setup ## Wheel and sdist of both distributions, into dist/: DIST=FOLDER, TARGET=aarch64-unknown-linux-gnu
 	@mkdir -p $(DIST)
 	rm -f $(DIST)/feather_sglang*
 	PATH="$(abspath $(BIN)):$$PATH" CARGO_TARGET_DIR="$(abspath $(or $(CARGO_TARGET_DIR),target))" \
-		MATURIN_PEP517_ARGS="--zig --compatibility manylinux2014" \
+		MATURIN_PEP517_ARGS="--zig --compatibility manylinux2014 $(addprefix --target=,$(TARGET))" \
 		$(BIN)/uv build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .
 	$(BIN)/uv build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir $(DIST) cpu-platform
 

@@ -1,5 +1,5 @@
-//! The only unsafe code: reading tokens where their Python owner keeps them. A copy would double the cost of an insertion
-//! whose tokens are in the processor's cache.
+//! Reading tokens where their Python owner keeps them. A copy would double the cost of an insertion whose tokens are in the
+//! processor's cache.
 
 #![allow(unsafe_code)]
 

@@ -37,6 +37,7 @@ mod node;
 mod outputs;
 mod plan;
 mod planner;
+mod prefetch;
 mod queues;
 mod request;
 mod rows;
