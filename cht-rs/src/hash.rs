@@ -6,7 +6,8 @@
 //! step also adds the rotated state, because a plain multiply round forgets everything when one factor is zero.
 //!
 //! Where it is slow: a prompt of less than a thousand tokens is done before fetching ahead helps. More lanes and wider
-//! instructions brought nothing; a call for each chunk, or words that go through memory, cost a tenth each.
+//! instructions brought nothing; a call for each chunk, words that go through memory, or a loop that only fetches cost a
+//! tenth each.
 
 use crate::prefetch::prefetch;
 
@@ -131,18 +132,14 @@ impl HashKey {
             self.fill(stream, chunk, head, levels);
             tokens = tail;
         }
-        let mut chunks = tokens.chunks_exact(chunk);
-        levels.reserve(chunks.len());
-        let mut ahead = tokens.get(AHEAD..).unwrap_or_default().chunks(chunk);
+        levels.reserve(tokens.len() / chunk);
+        let (far, near) = tokens.split_at(tokens.len().saturating_sub(AHEAD) / chunk * chunk);
+        for whole in far.chunks_exact(chunk) {
+            self.mix_chunk::<true>(stream, whole, levels);
+        }
+        let mut chunks = near.chunks_exact(chunk);
         for whole in chunks.by_ref() {
-            prefetch(ahead.next().unwrap_or_default());
-            let mut lanes = self.lanes();
-            let mut blocks = whole.chunks_exact(BLOCK);
-            for block in blocks.by_ref() {
-                self.mix_block(&mut lanes, block);
-            }
-            self.mix_rest(&mut lanes, blocks.remainder());
-            self.close(stream, lanes, levels);
+            self.mix_chunk::<false>(stream, whole, levels);
         }
         self.fill(stream, chunk, chunks.remainder(), levels);
     }
@@ -169,6 +166,21 @@ impl HashKey {
                 self.close(stream, stream.lanes, levels);
             }
         }
+    }
+
+    /// A whole chunk, while as much is fetched that lies [`AHEAD`] of it, if asked.
+    #[inline]
+    fn mix_chunk<const FETCH: bool>(&self, stream: &mut Stream, tokens: &[i64], levels: &mut Vec<Level>) {
+        let mut lanes = self.lanes();
+        let mut blocks = tokens.chunks_exact(BLOCK);
+        for block in blocks.by_ref() {
+            if FETCH {
+                prefetch(block, AHEAD);
+            }
+            self.mix_block(&mut lanes, block);
+        }
+        self.mix_rest(&mut lanes, blocks.remainder());
+        self.close(stream, lanes, levels);
     }
 
     /// The tokens of a chunk after its last block.

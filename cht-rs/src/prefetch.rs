@@ -7,16 +7,16 @@
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 8;
 
-/// Begins to fetch `tokens`, and does not wait. Nothing on processors other than x86-64.
+/// Begins to fetch as many tokens as these, from so many `ahead` of them, and does not wait. Nothing on processors other
+/// than x86-64.
 #[inline]
-pub(crate) fn prefetch(tokens: &[i64]) {
+pub(crate) fn prefetch(tokens: &[i64], ahead: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in tokens.chunks(LINE) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: part of baseline x86-64, changes nothing a program can see, and is allowed for any address; these are
-        // those of a slice.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        // SAFETY: part of baseline x86-64, changes nothing a program can see, and is allowed for any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(ahead).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = tokens;
+    let _ = (tokens, ahead);
 }
