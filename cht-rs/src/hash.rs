@@ -50,8 +50,8 @@ pub struct HashKey {
 pub struct Stream {
     level: Level,
     lanes: [u64; LANES],
-    /// The words of a round that is not complete.
-    words: [u64; 2],
+    /// The first word of a round that is not complete; its second one is in its lane.
+    word: u64,
     /// Tokens of the current, incomplete chunk.
     filled: u32,
 }
@@ -97,7 +97,7 @@ impl HashKey {
                 }
             }
         }
-        Stream { level, lanes: self.lanes(), words: [0; 2], filled: 0 }
+        Stream { level, lanes: self.lanes(), word: 0, filled: 0 }
     }
 
     /// The levels of the first `shareable` tokens of a request given in segments, and the state of the hash after them.
@@ -154,15 +154,21 @@ impl HashKey {
     fn fill(&self, stream: &mut Stream, chunk: usize, tokens: &[i64], levels: &mut Vec<Level>) {
         for &token in tokens {
             let at = stream.filled as usize;
+            let lane = at / ROUND % LANES;
             match at % ROUND {
-                0 => stream.words[0] = word(token, 0),
-                1 => stream.words[0] ^= word(0, token),
-                2 => stream.words[1] = word(token, 0),
-                _ => self.mix(&mut stream.lanes, at / ROUND, [stream.words[0], stream.words[1] ^ word(0, token)]),
+                0 => stream.word = word(token, 0),
+                1 => stream.word ^= word(0, token),
+                2 => stream.lanes[lane] ^= word(token, 0),
+                _ => self.mix(&mut stream.lanes, lane, [stream.word, word(0, token)]),
             }
             stream.filled += 1;
             if stream.filled as usize == chunk {
-                self.mix_last(&mut stream.lanes, chunk, stream.words);
+                match chunk % ROUND {
+                    0 => {}
+                    // Never the constant that the lane began with: they would cancel, and a zero factor forgets the other.
+                    1 | 2 => self.mix(&mut stream.lanes, lane, [stream.word, self.secret[lane]]),
+                    _ => self.mix(&mut stream.lanes, lane, [stream.word, 0]),
+                }
                 self.close(stream, stream.lanes, levels);
             }
         }
@@ -179,33 +185,13 @@ impl HashKey {
             }
             self.mix_block(&mut lanes, block);
         }
-        self.mix_rest(&mut lanes, blocks.remainder());
-        self.close(stream, lanes, levels);
-    }
-
-    /// The tokens of a chunk after its last block.
-    fn mix_rest(&self, lanes: &mut [u64; LANES], tokens: &[i64]) {
-        let mut rounds = tokens.chunks_exact(ROUND);
-        for (round, four) in rounds.by_ref().enumerate() {
-            self.mix(lanes, round, [word(four[0], four[1]), word(four[2], four[3])]);
-        }
-        let words = match *rounds.remainder() {
-            [] => return,
-            [a] => [word(a, 0), 0],
-            [a, b] => [word(a, b), 0],
-            [a, b, c, ..] => [word(a, b), word(c, 0)],
-        };
-        self.mix_last(lanes, tokens.len(), words);
-    }
-
-    /// What is left of a chunk of so many tokens after its last whole round.
-    fn mix_last(&self, lanes: &mut [u64; LANES], tokens: usize, [first, second]: [u64; 2]) {
-        let round = tokens / ROUND;
-        // Never the constants that the lanes began with: those would cancel, and a zero factor forgets the other.
-        match tokens % ROUND {
-            0 => {}
-            1 | 2 => self.mix(lanes, round, [first, self.secret[round % LANES]]),
-            _ => self.mix(lanes, round, [first, second]),
+        let rest = blocks.remainder();
+        if rest.is_empty() {
+            self.close(stream, lanes, levels);
+        } else {
+            stream.lanes = lanes;
+            stream.filled = (tokens.len() - rest.len()) as u32;
+            self.fill(stream, tokens.len(), rest, levels);
         }
     }
 
@@ -233,10 +219,9 @@ impl HashKey {
     }
 
     #[inline]
-    fn mix(&self, lanes: &mut [u64; LANES], round: usize, words: [u64; 2]) {
-        let lane = round % LANES;
-        let state = lanes[lane];
-        lanes[lane] = fold(words[0] ^ self.secret[lane], words[1] ^ state).wrapping_add(state.rotate_left(29));
+    fn mix(&self, lanes: &mut [u64; LANES], lane: usize, words: [u64; 2]) {
+        let state = lanes[lane] ^ words[1];
+        lanes[lane] = fold(words[0] ^ self.secret[lane], state).wrapping_add(state.rotate_left(29));
     }
 
     #[inline]
@@ -288,9 +273,9 @@ mod tests {
                 let swapped = |word: u64| word.rotate_left(32);
                 let lane = i % 4;
                 let second = if four.len() > 2 { at(2) ^ swapped(at(3)) } else { s[lane] };
-                let state = lanes[lane];
+                let state = lanes[lane] ^ second;
                 let first = at(0) ^ swapped(at(1));
-                lanes[lane] = mul(first ^ s[lane], second ^ state).wrapping_add(state.rotate_left(29));
+                lanes[lane] = mul(first ^ s[lane], state).wrapping_add(state.rotate_left(29));
             }
             let high = mul(lanes[2] ^ s[2], lanes[3] ^ s[3]);
             level = next(level, mul(lanes[0] ^ s[0], lanes[1] ^ s[1]) ^ high.rotate_left(17));
