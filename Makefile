@@ -111,7 +111,7 @@ wheel: setup ## Wheel and sdist of both distributions, into dist/: DIST=FOLDER, 
 	@mkdir -p $(DIST)
 	rm -f $(DIST)/feather_sglang*
 	PATH="$(abspath $(BIN)):$$PATH" CARGO_TARGET_DIR="$(abspath $(or $(CARGO_TARGET_DIR),target))" \
-		MATURIN_PEP517_ARGS="--zig --compatibility manylinux2014 $(addprefix --target=,$(TARGET))" \
+		MATURIN_PEP517_ARGS="--zig --compatibility manylinux2014 $(if $(findstring command,$(origin TARGET)),--target=$(TARGET))" \
 		$(BIN)/uv build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .
 	$(BIN)/uv build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir $(DIST) cpu-platform
 

@@ -11,7 +11,7 @@
 
 use crate::prefetch::prefetch;
 
-/// Tokens that one round consumes: ids of tokens are below 2^32, so that two of them fit into a word.
+/// Tokens that one round consumes: ids of text are below 2^31, so that two of them fit into a word.
 const ROUND: usize = 4;
 /// Rounds that run side by side: one waits for its multiplication, the others do not.
 const LANES: usize = 4;
@@ -22,10 +22,12 @@ const BLOCK: usize = ROUND * LANES;
 /// many let the cache lose what it had fetched.
 const AHEAD: usize = 512;
 
-/// Two tokens in a word. Each of them tells two words apart, whatever the other is; two at a time only if they are ids.
+/// Two tokens in a word. Each of them tells two words apart, whatever the other is. Two at a time do if both are below
+/// 2^31; among wider ones, such as pads of pictures, a word stands for few of many pairs. Turned by 33 bits and not by
+/// half a word, so that a run of one wide token, as which some models see a picture, keeps all of its bits but one.
 #[inline]
 fn word(first: i64, second: i64) -> u64 {
-    first as u64 ^ (second as u64).rotate_left(32)
+    first as u64 ^ (second as u64).rotate_left(33)
 }
 
 #[inline]
@@ -174,7 +176,7 @@ impl HashKey {
         }
     }
 
-    /// A whole chunk, while as much is fetched that lies [`AHEAD`] of it, if asked.
+    /// A whole chunk; with `FETCH`, what lies [`AHEAD`] tokens after each of its blocks is fetched meanwhile.
     #[inline]
     fn mix_chunk<const FETCH: bool>(&self, stream: &mut Stream, tokens: &[i64], levels: &mut Vec<Level>) {
         let mut lanes = self.lanes();
@@ -203,6 +205,7 @@ impl HashKey {
         let digest = fold(lanes[0] ^ s[0], lanes[1] ^ s[1]) ^ fold(lanes[2] ^ s[2], lanes[3] ^ s[3]).rotate_left(17);
         stream.level = self.step(stream.level, digest);
         stream.lanes = self.lanes();
+        stream.word = 0;
         stream.filled = 0;
         levels.push(stream.level & self.mask);
     }
@@ -270,11 +273,11 @@ mod tests {
             let mut lanes = [s[4], s[5], s[6], s[7]];
             for (i, four) in whole.chunks(4).enumerate() {
                 let at = |i: usize| four.get(i).map_or(0, |&token| token as u64);
-                let swapped = |word: u64| word.rotate_left(32);
+                let turned = |word: u64| word.rotate_right(31);
                 let lane = i % 4;
-                let second = if four.len() > 2 { at(2) ^ swapped(at(3)) } else { s[lane] };
+                let second = if four.len() > 2 { at(2) ^ turned(at(3)) } else { s[lane] };
                 let state = lanes[lane] ^ second;
-                let first = at(0) ^ swapped(at(1));
+                let first = at(0) ^ turned(at(1));
                 lanes[lane] = mul(first ^ s[lane], state).wrapping_add(state.rotate_left(29));
             }
             let high = mul(lanes[2] ^ s[2], lanes[3] ^ s[3]);
@@ -287,7 +290,7 @@ mod tests {
     #[test]
     fn it_is_what_it_is_said_to_be() {
         let spaces: [&[Option<&[u8]>]; 3] = [&[], &[None, Some(b"")], &[Some(b"an adapter"), None, Some(b"salt")]];
-        let tokens: Vec<i64> = (0..300).map(|i| (i * i * 2_654_435_761_i64) >> (i % 40)).collect();
+        let tokens: Vec<i64> = (0..1_200).map(|i| (i * i * 2_654_435_761_i64) >> (i % 40)).collect();
         for mask in [u64::MAX, 0b1011] {
             let key = HashKey::new([11, 12]).with_mask(mask);
             for namespace in spaces {
@@ -336,6 +339,7 @@ mod tests {
             for cut in [0, 1, 7, 8, 63, 64, 65, 500, 999, 1000] {
                 assert_eq!(levels(&key, &[], chunk, &[&tokens[..cut], &tokens[cut..]]), whole);
             }
+            assert_eq!(levels(&key, &[], chunk, &tokens.chunks(1).collect::<Vec<_>>()), whole);
         }
     }
 
@@ -368,6 +372,24 @@ mod tests {
                     assert!(seen.insert(levels(&key, &[], chunk, &[&other])[0]), "chunk of {chunk}, token {at}");
                 }
             }
+        }
+    }
+
+    /// Ids of pictures have 62 bits, and some models pad a whole picture with one.
+    #[test]
+    fn runs_of_wide_tokens_differ() {
+        let key = HashKey::new([15, 16]);
+        let wide: i64 = (1 << 61) | 0x1234_5678_9ABC;
+        let mut seen = HashSet::new();
+        for bit in 0..62 {
+            let changed = wide ^ (1 << bit);
+            assert!(seen.insert(levels(&key, &[], 64, &[&[1 << bit; 64]])[0]), "bit {bit}");
+            assert!(seen.insert(levels(&key, &[], 64, &[&[changed; 64]])[0]), "bit {bit}");
+            assert!(seen.insert(levels(&key, &[], 64, &[&[changed, wide].repeat(32)])[0]), "bit {bit}");
+        }
+        for bit in 0..30 {
+            let both_halves = wide ^ (1 << bit) ^ (1 << (bit + 32));
+            assert!(seen.insert(levels(&key, &[], 64, &[&[both_halves; 64]])[0]), "bits {bit} and {}", bit + 32);
         }
     }
 
