@@ -36,7 +36,7 @@ from feather_sglang.sglang.mirror import Mirror
 from feather_sglang.sglang.progress import Progress, StalledError
 from feather_sglang.sglang.queue import WaitingQueue, follow
 from feather_sglang.sglang.ranks import Ranks
-from feather_sglang.sglang.row_order import ALL_ROWS, RowOrder
+from feather_sglang.sglang.row_order import ALL_ROWS, RowOrder, forget_order
 from feather_sglang.sglang.rows import EXPRESS, RUNNING, WAITING, Tracked, prefix_of
 from feather_sglang.sglang.watch import Watch
 
@@ -147,6 +147,7 @@ class Adapter:
         elif not on and self.fallen is None:
             self.fallen = SWITCHED_OFF
             self.mirror.rest()
+            forget_order(self._scheduler.running_batch)
 
     # --- the waiting queue ---------------------------------------------------------------------------------------
 
@@ -265,7 +266,7 @@ class Adapter:
         if not self._begun:
             self._begin(running_batch)
         self._begun = False
-        if self.row_order is not None:
+        if self.row_order is not None and self.fallen is None:
             self.row_order.arrange(running_batch)
 
     def plan_decode(self, limits: Limits = ALL_ROWS, residents: Sequence[Resident] = ()) -> Decode | None:
@@ -285,10 +286,10 @@ class Adapter:
 
     def _reap(self) -> None:
         """Let go of the rows if all of them finished: no row that decodes will, and an idle server stands for long."""
-        running, batch = self.book.running, self._scheduler.running_batch
-        if self.row_order is not None and not batch.reqs:
-            self.row_order.forget(batch)
-        if self.fallen is None and running and all(tracked.req.finished() for tracked in running.values()):
+        seen, batch = self.book.seen, self._scheduler.running_batch
+        if not batch.reqs:
+            forget_order(batch)
+        if self.fallen is None and seen and all(req.finished() for req in seen):
             self._guarded(self.mirror.reconcile, [], None)
 
     def reconfigure(self, settings: Settings) -> None:
@@ -410,6 +411,7 @@ class Adapter:
         self.fallen = reason
         self.watch.fell_back("gave_up")
         self.book.clear()
+        forget_order(self._scheduler.running_batch)
         logger.error(
             "feather: the scheduler core failed again (%s); this server goes on first come, first served until it is "
             "started again",

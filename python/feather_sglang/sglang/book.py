@@ -28,7 +28,7 @@ class Book:
         """Ids of ``running``, in no particular order, but the same on all ranks."""
         self._rows: set[Any] = set()
         """The requests of ``running``."""
-        self._seen: list[Any] = []
+        self.seen: list[Any] = []
         """The engine's rows of the last pass, and those admitted since: ``_rows`` are among them."""
         self._free: list[int] = []
         self._issued = 0
@@ -65,7 +65,7 @@ class Book:
         tracked.row = len(self.ids)
         self.ids.append(id)
         self._rows.add(req)
-        self._seen.append(req)
+        self.seen.append(req)
 
     def release(self, tracked: Tracked) -> None:
         """It is gone; its id may be given out again."""
@@ -79,9 +79,9 @@ class Book:
 
         Where nothing came or went this compares two lists of the same objects, which takes a microsecond.
         """
-        if requests == self._seen:
+        if requests == self.seen:
             return []
-        self._seen = requests[:]
+        self.seen = requests[:]
         return sorted([req.feather for req in self._rows.difference(requests)], key=_id)
 
     def ids_of(self, requests: list[Any]) -> set[int]:
@@ -94,6 +94,7 @@ class Book:
         for place in (self.waiting, self.running, self.express):
             for tracked in list(place.values()):
                 self.release(tracked)
+        self.seen = []
 
     def _forget_place(self, tracked: Tracked) -> None:
         id, place = tracked.id, tracked.place

@@ -229,8 +229,10 @@ class Mirror:
                     tracked.arrival = (core.scheduled_tokens, tracked.arrival[1])
                 tracked.published, tracked.told = -1, len(tracked.req.output_ids)
                 self._enqueue(core, tracked)
+        self._due.clear()
         for tracked in book.running.values():
             rows.append(row_of(tracked, tracked.id in book.computing))
+            self._look_at(tracked, self._settings.chunk_size)
         core.begin(rows, book.ids)
         if before is not None:
             core.succeed(before)

@@ -63,9 +63,10 @@ class RowOrder:
                 _permute(batch, permutation)
         batch.feather_sorted = (batch.reqs, len(batch.reqs))
 
-    def forget(self, batch: Any) -> None:
-        """Let go of the rows that a batch had when it was sorted."""
-        batch.__dict__.pop("feather_sorted", None)
+
+def forget_order(batch: Any) -> None:
+    """Let go of the rows that a batch had when it was sorted."""
+    batch.__dict__.pop("feather_sorted", None)
 
 
 def without_order(scheduler: Any) -> str | None:
