@@ -46,3 +46,6 @@ def check_mirror(harness: Harness, strangers: Collection[str] = ()) -> None:
         assert sorted(index.running()) == sorted(book.running), "the index runs others than the engine"
         assert index.stats()["waiting"] == len(book.waiting), "the index has another number waiting"
         assert all(id in index for id in book.waiting), "the index does not know who waits"
+        due = adapter.mirror._due
+        lost = [t.req.rid for t in book.running.values() if t.id not in due.get(t.due, ())]
+        assert not lost, f"nobody looks any more whether the outputs of {lost} grew"
