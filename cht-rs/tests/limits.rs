@@ -141,7 +141,7 @@ fn a_chain_that_is_split_again_and_again() {
     }
     // No round leaves room behind. Deletions leave marks in a hash map, which count against its capacity until it is
     // rehashed: more of them where the processor searches it by eight entries, not sixteen (17% on Arm).
-    assert!(bytes.iter().all(|now| now.abs_diff(bytes[0]) < bytes[0] / 2), "{bytes:?}");
+    assert!(bytes.iter().all(|now| now.abs_diff(bytes[0]) < bytes[0] / 5), "{bytes:?}");
     assert_eq!(small.index.figures().distinct_kv, 1_025);
     small.check();
 }
